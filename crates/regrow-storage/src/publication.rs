@@ -117,6 +117,10 @@ pub trait Publication: Debug + Send + Sync {
     /// written files are removed. Only after `NotDurable` is the new checkpoint
     /// at the target, but it may not survive a power cut.
     fn commit_under(self: Box<Self>, lock: Option<&TargetLock>) -> Result<()>;
+
+    /// Whether this publication has the lock of its target from its begin to its commit, so that
+    /// the caller cannot take it.
+    fn has_lock(&self) -> bool;
 }
 
 /// A new folder, to which files are added by name.

@@ -11,13 +11,12 @@
 //! Each line of a journal names a file, the version of it in the source, its length and its BLAKE3.
 //! A later transfer of the same version reuses the file if it still has this digest.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use blake3::Hash;
 
-use super::{Identity, PublishOptions, Target};
+use super::{Publication, PublishOptions, Target};
 use crate::error::Result;
 use crate::location::Location;
 use crate::monitor::Monitor;
@@ -114,9 +113,10 @@ pub enum Left {
     },
 }
 
-/// A transfer that has begun. If it is dropped uncommitted, its files stay for a later transfer,
-/// which continues it.
-pub trait Transfer: Debug + Send + Sync {
+/// A transfer that has begun: a publication with a journal. If it is dropped uncommitted, or if the
+/// commit fails before the checkpoint gets its name, its files stay for a later transfer, which
+/// continues it.
+pub trait Transfer: Publication {
     /// The usable bytes of file number `at` from an earlier transfer.
     fn left(&self, at: usize) -> Left;
 
@@ -152,12 +152,4 @@ pub trait Transfer: Debug + Send + Sync {
     /// # Errors
     /// Errors of the storage.
     fn discard(&self, at: usize) -> Result<()>;
-
-    /// Commits the checkpoint, like [`Publication::commit`](super::Publication::commit). If this
-    /// fails before the checkpoint gets its name, the written files stay. Returns the identity of
-    /// the files if it is known and they are not a folder.
-    ///
-    /// # Errors
-    /// The same as there.
-    fn commit(self: Box<Self>) -> Result<Option<Identity>>;
 }

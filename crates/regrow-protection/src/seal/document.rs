@@ -125,16 +125,6 @@ impl SealDocument {
         &self.layout
     }
 
-    /// Whether the other document seals the same files.
-    pub fn has_files_of(&self, other: &Self) -> bool {
-        self.covered() == other.covered() && self.block_crc32 == other.block_crc32
-    }
-
-    fn covered(&self) -> Covered<'_> {
-        let Self { covers_folder, block_len_bytes, names, len_bytes, .. } = self;
-        Covered { covers_folder: *covers_folder, block_len_bytes: *block_len_bytes, names, len_bytes }
-    }
-
     /// The file's bytes.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         summed::to_bytes(self).map_err(|error| Error::invalid(format!("the seal cannot be written: {error}")))
@@ -181,23 +171,6 @@ mod tests {
         assert_eq!(read.names, ["_METADATA", "d/1", "empty"]);
         assert_eq!(read.block_crc32, [7, 1, 2, 3]);
         assert!(read.covers_folder && read.layout == "orbax");
-    }
-
-    #[test]
-    fn a_seal_is_of_the_same_files_if_names_lengths_and_checksums_are() {
-        type Change = fn(&mut SealDocument);
-        let changes: [(&str, Change); 3] = [
-            ("a name", |seal| seal.names[1] = "d/2".to_owned()),
-            ("a length", |seal| seal.len_bytes[0] = 4),
-            ("a block", |seal| seal.block_crc32[0] = 8),
-        ];
-        assert!(document().has_files_of(&document()));
-        assert_eq!(document().layout(), "orbax");
-        for (what, change) in changes {
-            let mut other = document();
-            change(&mut other);
-            assert!(!document().has_files_of(&other), "{what}");
-        }
     }
 
     #[test]

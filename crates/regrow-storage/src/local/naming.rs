@@ -29,6 +29,10 @@ impl<T: Staged> Publication for T {
     fn commit_under(self: Box<Self>, lock: Option<&TargetLock>) -> Result<()> {
         commit_after(self, lock, |_| Ok(()))
     }
+
+    fn has_lock(&self) -> bool {
+        false
+    }
 }
 
 pub(super) fn commit(staged: Box<dyn Staged>) -> Result<()> {

@@ -31,7 +31,7 @@ use crate::store::{
     Blob, DirectWriter, FileSink, FileWriter, LocalStore, Store, WriteOptions, WrittenFile, missing,
 };
 use crate::system;
-use crate::{Identity, Left, Target, Transfer, TransferFile, TransferOptions};
+use crate::{Left, Publication, Target, TargetLock, Transfer, TransferFile, TransferOptions};
 
 /// The folder for the files, below the temporary folder. Readers do not treat a folder with this
 /// name as a checkpoint.
@@ -64,7 +64,6 @@ pub(crate) struct LocalTransfer {
     paths: Vec<PathBuf>,
     left: Vec<Left>,
     journal: Mutex<File>,
-    is_folder: bool,
 }
 
 impl LocalTransfer {
@@ -89,14 +88,7 @@ impl LocalTransfer {
         };
         let journal = open().map_err(|error| Error::io("cannot write", &path, error))?;
         staging.stays.store(left.iter().any(|left| *left != Left::Nothing), Ordering::Relaxed);
-        Ok(Self {
-            staged,
-            files: options.files.to_vec(),
-            paths,
-            left,
-            journal: Mutex::new(journal),
-            is_folder: *options.kind == Target::Folder,
-        })
+        Ok(Self { staged, files: options.files.to_vec(), paths, left, journal: Mutex::new(journal) })
     }
 
     fn staging(&self) -> &Staging {
@@ -204,6 +196,25 @@ fn prune_folder(folder: &Path, kept: &HashSet<&Path>) -> io::Result<bool> {
     Ok(is_used)
 }
 
+impl Publication for LocalTransfer {
+    fn stored_bytes(&self) -> Result<u64> {
+        Ok(self.files.iter().map(|file| file.len_bytes).sum())
+    }
+
+    fn commit_under(self: Box<Self>, lock: Option<&TargetLock>) -> Result<()> {
+        commit_after(self.staged, lock, |staging| {
+            let journal = staging.own.path.join(JOURNAL);
+            fs::remove_file(&journal).map_err(|error| Error::io("cannot remove", &journal, error))?;
+            staging.stays.store(false, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    fn has_lock(&self) -> bool {
+        false
+    }
+}
+
 impl Transfer for LocalTransfer {
     fn left(&self, at: usize) -> Left {
         self.left.get(at).cloned().unwrap_or(Left::Nothing)
@@ -252,19 +263,6 @@ impl Transfer for LocalTransfer {
             }
             _ => Ok(()),
         }
-    }
-
-    fn commit(self: Box<Self>) -> Result<Option<Identity>> {
-        // The last file identifies the files beside each other. A rename keeps its identity.
-        let last = self.paths.last().filter(|_| !self.is_folder);
-        let identity = last.and_then(|path| Location::local(path.clone()).identity());
-        commit_after(self.staged, None, |staging| {
-            let journal = staging.own.path.join(JOURNAL);
-            fs::remove_file(&journal).map_err(|error| Error::io("cannot remove", &journal, error))?;
-            staging.stays.store(false, Ordering::Relaxed);
-            Ok(())
-        })?;
-        Ok(identity)
     }
 }
 
@@ -463,24 +461,6 @@ mod tests {
         Box::new(second).commit().unwrap();
         assert_eq!(names(), ["x"]);
         assert_eq!(fs::read(root.path().join("x/b")).unwrap(), b"abc");
-    }
-
-    #[test]
-    fn a_copy_of_one_file_says_which_it_has_put_there() {
-        let root = tempfile::tempdir().unwrap();
-        let (monitor, files) = (Monitor::new(), [file("a", 3)]);
-        for kind in [Target::File, Target::Folder] {
-            let target = Location::local(root.path().join(format!("{kind:?}")));
-            let options = TransferOptions::of_files(&kind, &files, &monitor);
-            let transfer = LocalTransfer::begin(&target, options).unwrap();
-            let mut writer = transfer.writer(0, 0).unwrap();
-            writer.write(b"abc").unwrap();
-            writer.finish().unwrap();
-            transfer.finished(0, blake3::hash(b"abc"), true).unwrap();
-            let put = Box::new(transfer).commit().unwrap();
-            assert_eq!(put, target.identity().filter(|_| kind == Target::File), "{kind:?}");
-            assert_eq!(put.is_some(), kind == Target::File);
-        }
     }
 
     #[test]

@@ -369,6 +369,10 @@ impl Publication for NewObjects {
             }
         })
     }
+
+    fn has_lock(&self) -> bool {
+        matches!(self.kind, Target::Siblings { .. })
+    }
 }
 
 impl NewFolder for NewObjects {

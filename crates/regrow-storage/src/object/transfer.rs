@@ -33,7 +33,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
 use crate::store::{Blob, FileWriter, missing};
-use crate::{Identity, Left, Marker, Target, Transfer, TransferFile, TransferOptions, no_such_file};
+use crate::{
+    Left, Marker, Publication, Target, TargetLock, Transfer, TransferFile, TransferOptions, no_such_file,
+};
 
 /// The name of a single file before the commit.
 const STAGED_FILE: &str = "file";
@@ -301,17 +303,22 @@ impl ObjectTransfer {
         Ok(())
     }
 
-    fn commit_file(&mut self) -> Result<Identity> {
+    fn commit_file(&mut self, lock: Option<&TargetLock>) -> Result<()> {
         let key = self.key(0)?.to_owned();
         let staged = self.objects.head(&key)?.ok_or_else(|| missing(self.objects.url(&key).into()))?;
-        let lock = lock_file(&self.objects, &self.target, &self.key, self.doing.clone())?;
-        let tag = match self.overwrite {
-            true => copy_within(&self.objects, &staged, &self.key)?,
-            // Another program may have written the target since the look.
-            false => copy_new_within(&self.objects, &staged, &self.key)?
-                .ok_or_else(|| exists_already(&self.target))?,
+        let lock = match lock {
+            None => Some(lock_file(&self.objects, &self.target, &self.key, self.doing.clone())?),
+            Some(_) => None,
         };
-        let _ = lock.release();
+        match self.overwrite {
+            true => drop(copy_within(&self.objects, &staged, &self.key)?),
+            // Another program may have written the target since the look.
+            false => drop(
+                copy_new_within(&self.objects, &staged, &self.key)?
+                    .ok_or_else(|| exists_already(&self.target))?,
+            ),
+        }
+        let _ = lock.map_or(Ok(()), Owned::release);
         if let Some(owned) = self.owned.take() {
             // If a deletion fails, the next copy to this target uses or deletes the objects.
             match self.objects.delete(&[key]) {
@@ -319,11 +326,42 @@ impl ObjectTransfer {
                 Err(_) => owned.leave(),
             }
         }
-        Ok(Identity::of_objects(tag.text()))
+        Ok(())
     }
 
     fn key(&self, at: usize) -> Result<&str> {
         self.keys.get(at).map(String::as_str).ok_or_else(no_such_file)
+    }
+}
+
+impl Publication for ObjectTransfer {
+    fn stored_bytes(&self) -> Result<u64> {
+        Ok(self.files.iter().map(|file| file.len_bytes).sum())
+    }
+
+    fn commit_under(mut self: Box<Self>, lock: Option<&TargetLock>) -> Result<()> {
+        self.monitor.check()?;
+        self.monitor.enter(Stage::Commit);
+        let monitor = self.monitor.clone();
+        monitor.timed(Stage::Commit, 0, || {
+            // A file too long for a copy within the store has no state object: its last part has
+            // committed it.
+            let Some(owned) = &self.owned else { return Ok(()) };
+            if let Target::Siblings { .. } = self.kind {
+                owned.check()?;
+                let _ = self.owned.take().map_or(Ok(()), Owned::release);
+                return Ok(());
+            }
+            self.check_objects(&written_in(&self.objects, &self.target, &self.folder, owned)?)?;
+            match self.kind {
+                Target::File => self.commit_file(lock),
+                _ => self.commit_folder(),
+            }
+        })
+    }
+
+    fn has_lock(&self) -> bool {
+        matches!(self.kind, Target::Siblings { .. })
     }
 }
 
@@ -389,28 +427,6 @@ impl Transfer for ObjectTransfer {
 
     fn discard(&self, at: usize) -> Result<()> {
         self.objects.delete(&[self.key(at)?.to_owned()])
-    }
-
-    fn commit(mut self: Box<Self>) -> Result<Option<Identity>> {
-        self.monitor.check()?;
-        self.monitor.enter(Stage::Commit);
-        let monitor = self.monitor.clone();
-        monitor.timed(Stage::Commit, 0, || {
-            // A file too long for a copy within the store has no state object: its last part has
-            // committed it.
-            let Some(owned) = &self.owned else { return Ok(None) };
-            if let Target::Siblings { .. } = self.kind {
-                owned.check()?;
-                let last = self.files.last().and_then(|file| self.state().copied.get(&file.name).cloned());
-                let _ = self.owned.take().map_or(Ok(()), Owned::release);
-                return Ok(last.map(|last| Identity::of_objects(&*last.tag)));
-            }
-            self.check_objects(&written_in(&self.objects, &self.target, &self.folder, owned)?)?;
-            match self.kind {
-                Target::File => self.commit_file().map(Some),
-                _ => self.commit_folder().map(|()| None),
-            }
-        })
     }
 }
 

@@ -103,6 +103,7 @@ fn save_tree(
             may_commit_now()?;
             side_files.before(&*new)?;
             new.commit()?;
+            side_files.after(at)?;
             lens_bytes
         }
         WriteAs::Siblings { suffixes, write } => {
@@ -111,8 +112,7 @@ fn save_tree(
             write(&tree, &*new, options)?;
             let stored_bytes = new.stored_bytes()?;
             may_commit_now()?;
-            side_files.before_files(new.target())?;
-            new.commit()?;
+            side_files.commit(at, new, &options.monitor)?;
             (stored_bytes, 0)
         }
         WriteAs::File(write) => {
@@ -122,12 +122,10 @@ fn save_tree(
             write(&tree, &*new, options)?;
             let stored_bytes = new.stored_bytes()?;
             may_commit_now()?;
-            side_files.before_files(new.target())?;
-            new.commit()?;
+            side_files.commit(at, new, &options.monitor)?;
             (stored_bytes, 0)
         }
     };
-    side_files.after(at)?;
     Ok(SaveReport {
         reused_bytes,
         losses,

@@ -2,18 +2,16 @@
 
 use std::time::Duration;
 
+use super::SaveOptions;
 use super::locked::{Change, take_away};
 use super::open::identity;
 use super::parity::ParityOfSave;
 use super::seal::SealOfSave;
-use super::{SaveOptions, repair, seal, sign};
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::location::Location;
 use crate::monitor::Monitor;
-use crate::parity::ParityPlace;
-use crate::seal::{Place, side_files_of};
-use crate::signature;
-use crate::storage::NewFolder;
+use crate::seal::side_files_of;
+use crate::storage::{NewFolder, Publication, TargetLock};
 
 /// The side files of a save. The side files of a folder on a disk are written before the commit,
 /// all other side files directly after the commit.
@@ -42,41 +40,56 @@ impl SideFiles {
         Some(files).filter(|files| files.seal.is_wanted() || files.parity.is_wanted())
     }
 
-    /// Before the commit: writes the side files of a folder on a disk. On an overwrite of single
-    /// files, removes the side files of the old files: no side files are better than wrong ones.
-    /// Without overwrite, existing side files stay, because they may belong to a faster save.
-    /// After the commit, side files that do not fit are removed.
+    /// Before the commit of a folder: writes its side files, if it is on a disk.
     pub fn before(&mut self, folder: &dyn NewFolder) -> Result<()> {
         self.seal.before(folder)?;
         self.parity.before(folder)?;
-        self.before_files(folder.target())
+        // The folder may replace a file.
+        if self.is_overwrite { take_from_files(folder.target()) } else { Ok(()) }
     }
 
-    /// As [`before`](Self::before), for files that are not a folder.
-    pub fn before_files(&self, target: &Location) -> Result<()> {
-        if self.is_overwrite { take_from_files(target) } else { Ok(()) }
-    }
-
-    /// After the commit: removes side files that another process wrote for the replaced files, and
-    /// writes the side files that `before` could not write.
+    /// After the commit of a folder: writes the side files that `before` could not write.
     pub fn after(self, at: &Location) -> Result<()> {
-        let may_have_others = !at.is_folder();
-        let is_needed = self.seal.is_wanted() || self.parity.is_wanted() || may_have_others && has_any(at);
-        if !is_needed {
+        if !self.seal.is_wanted() && !self.parity.is_wanted() {
             return Ok(());
         }
         let monitor = Monitor::new();
         let lock = Change { name: "save", wait: self.wait, monitor: &monitor }.lock(at)?;
-        if may_have_others {
-            take_from_replaced(at)?;
-        }
-        if identity(at).is_none() {
-            // Another process has removed the checkpoint.
-            return Ok(());
-        }
-        self.seal.after(at)?;
-        self.parity.after(at, &lock)
+        // Another process may have removed the checkpoint.
+        if identity(at).is_some() { self.put(at, &lock) } else { Ok(()) }
     }
+
+    /// Commits single files, and writes their side files under the same lock.
+    pub fn commit(self, at: &Location, files: Box<dyn Publication>, monitor: &Monitor) -> Result<()> {
+        let change = Change { name: "save", wait: self.wait, monitor };
+        let overwrite = self.is_overwrite;
+        commit_files(&change, at, files, overwrite, |lock| self.put(at, lock))
+    }
+
+    fn put(self, at: &Location, lock: &TargetLock) -> Result<()> {
+        self.seal.after(at)?;
+        self.parity.after(at, lock)
+    }
+}
+
+/// Commits single files at a target under its lock. Removes the side files of the old files before,
+/// and calls `put_side_files` after.
+pub(super) fn commit_files(
+    change: &Change<'_>,
+    target: &Location,
+    files: Box<dyn Publication>,
+    overwrite: bool,
+    put_side_files: impl FnOnce(&TargetLock) -> Result<()>,
+) -> Result<()> {
+    let lock = if files.has_lock() { None } else { Some(change.lock(target)?) };
+    // Without a file, side files are those of a removed one. No side files are better than wrong
+    // ones, if the commit fails.
+    if overwrite || identity(target).is_none() {
+        take_from_files(target)?;
+    }
+    files.commit_under(lock.as_ref())?;
+    let lock = lock.map_or_else(|| change.lock(target), Ok)?;
+    put_side_files(&lock)
 }
 
 /// Removes side files of single files before the files are replaced. Side files in a folder are
@@ -88,52 +101,3 @@ pub(super) fn take_from_files(at: &Location) -> Result<()> {
     let files: Vec<Location> = side_files_of(at).filter(Location::is_file).collect();
     take_away(&files)
 }
-
-/// Removes side files that another process wrote for the old files before the new files existed.
-/// Side files of the new files stay: a later save or another process wrote them.
-pub(super) fn take_from_replaced(at: &Location) -> Result<()> {
-    take_misfits(at).map_err(|error| {
-        error.help(
-            "the checkpoint was saved, but side files may belong to the old one (`regrow seal --remove`)",
-        )
-    })
-}
-
-fn has_any(at: &Location) -> bool {
-    side_files_of(at).any(|file| file.is_file())
-}
-
-/// Removes side files that do not belong to the current single files. Reads the files only if side
-/// files exist.
-pub(super) fn take_misfits(at: &Location) -> Result<()> {
-    if !has_any(at) {
-        return Ok(());
-    }
-    if identity(at).is_none() {
-        // Another process removed the files before these side files existed.
-        return take_from_files(at);
-    }
-    let parity = ParityPlace::of(at);
-    let kinds: [(Fits, Vec<Location>); 3] = [
-        (seal::fits, vec![Place::of(at).file]),
-        (sign::fits, vec![signature::place_of(at).file]),
-        (repair::parity_fits, vec![parity.place.file, parity.blocks]),
-    ];
-    for (fits, files) in kinds {
-        let is_fit = match fits(at) {
-            // The side file belongs to files of another kind.
-            Err(error) if error.kind().is_damage() || NO_FIT.contains(&error.kind()) => false,
-            is_fit => is_fit?,
-        };
-        if !is_fit {
-            take_away(files.iter().filter(|file| file.is_file()))?;
-        }
-    }
-    Ok(())
-}
-
-/// The error kinds that show that a side file belongs to other files.
-const NO_FIT: [ErrorKind; 4] =
-    [ErrorKind::NotFound, ErrorKind::InvalidArgument, ErrorKind::Replaced, ErrorKind::Limit];
-
-type Fits = fn(&Location) -> Result<bool>;

@@ -21,8 +21,7 @@ use std::time::Instant;
 
 use super::convert::refuse_target_inside;
 use super::locked::Change;
-use super::open::identity;
-use super::side_files::{take_from_files, take_from_replaced};
+use super::side_files::{commit_files, take_from_files};
 use super::{SaveOptions, format_bytes, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::located;
@@ -155,20 +154,15 @@ fn commit(
     transfer: Box<dyn Transfer>,
     options: &CopyOptions,
 ) -> Result<()> {
-    let beside = Beside::of(source, target)?;
-    if options.overwrite {
-        take_from_files(target)?;
-    }
-    let copied = transfer.commit()?;
     if *kind == Target::Folder {
-        return Ok(());
+        if options.overwrite {
+            take_from_files(target)?;
+        }
+        return transfer.commit();
     }
-    let change = Change { name: "copy", wait: options.wait, monitor: &Monitor::new() };
-    let _lock = change.lock(target)?;
-    take_from_replaced(target)?;
-    // Another save may have replaced the copy before the lock.
-    let is_replaced = copied.is_some() && identity(target) != copied;
-    if is_replaced { Ok(()) } else { beside.put(target) }
+    let beside = Beside::of(source, target)?;
+    let change = Change { name: "copy", wait: options.wait, monitor: &options.monitor };
+    commit_files(&change, target, transfer, options.overwrite, |_| beside.put(target))
 }
 
 fn passes(options: &CopyOptions) -> u64 {

@@ -141,21 +141,11 @@ impl Damage {
         Ok(Self { data, parity: bad, misfits: misfits(run)? })
     }
 
-    /// The damage in the files that the parity covers. Does not read the parity blocks.
-    pub fn of_files(parity: &Parity, run: &Run) -> Result<Self> {
-        let data = Self::of_data(parity, run, &Monitor::new())?;
-        Ok(Self { data, parity: BTreeSet::new(), misfits: misfits(run)? })
-    }
-
     pub fn of_data(parity: &Parity, run: &Run, monitor: &Monitor) -> Result<BTreeSet<u64>> {
         let geometry = parity.document.geometry();
         let checksums = &parity.document.block_crc32;
         let read = |offset_bytes: u64, out: &mut [u8]| run.read_if_there(offset_bytes, out);
         bad_blocks(&geometry, 0..geometry.blocks(), geometry.len_bytes, checksums, &read, monitor)
-    }
-
-    pub fn is_none(&self) -> bool {
-        self.data.is_empty() && self.parity.is_empty() && self.misfits.is_empty()
     }
 }
 

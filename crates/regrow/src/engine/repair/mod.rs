@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::checks::change_at;
 use super::locked::{Change, part_of};
 use super::open::identity;
-use super::parity::{Run, is_damage};
+use super::parity::is_damage;
 use super::{OpenOptions, VerifyOptions, open_with, verify_with};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::container::step_number;
@@ -49,7 +49,7 @@ mod verdict;
 
 pub use report::{HealedFile, ProofBy, RecoveredFile, RepairReport, Verdict};
 
-use damage::{Damage, Parity};
+use damage::Parity;
 use proof::Proof;
 
 /// The most rounds of rebuilding. A file that one round rebuilds may be needed to rebuild another
@@ -104,19 +104,6 @@ pub struct RepairOptions {
 pub fn repair(path: impl ToLocation, options: &RepairOptions) -> Result<RepairReport> {
     let help = "take the checkpoint out of the archive, and repair it there";
     change_at(path, help, &options.monitor, |at| repair_once(at, options))
-}
-
-/// Whether existing parity beside single files belongs to these files.
-pub(super) fn parity_fits(at: &Location) -> Result<bool> {
-    let parity = match Parity::find(at) {
-        Ok(Some(parity)) => parity,
-        Ok(None) => return Ok(true),
-        Err(error) if error.kind().is_damage() => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    let folder = &parity.at.place.folder;
-    let run = Run::new(folder, folder.store(), &parity.document);
-    Ok(Damage::of_files(&parity, &run)?.is_none())
 }
 
 fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {

@@ -171,15 +171,6 @@ fn names_beside(at: &Location, layout: &str) -> Result<Vec<String>> {
     Ok(vec![at.name_text()])
 }
 
-/// Whether an existing seal beside single files belongs to these files.
-pub(super) fn fits(at: &Location) -> Result<bool> {
-    let place = Place::of(at);
-    let Some(bytes) = place.read("the seal")? else { return Ok(true) };
-    let Ok(seal) = SealDocument::parse(&bytes) else { return Ok(false) };
-    let (now, _) = document_of(at, &place, seal.layout(), &Monitor::new())?;
-    Ok(seal.has_files_of(&now))
-}
-
 /// The seal of a save. The seal of a folder on a disk is written before the commit, any other seal
 /// directly after the commit.
 #[derive(Debug)]

@@ -123,11 +123,3 @@ fn earlier(at: &Location, signed: &Signed) -> Result<Option<SignatureDocument>> 
     let document = SignatureDocument::parse(&bytes).ok();
     Ok(document.filter(|document| document.unverified().is_ok_and(|earlier| earlier.has_files_of(signed))))
 }
-
-/// Whether an existing signature beside single files belongs to these files.
-pub(super) fn fits(at: &Location) -> Result<bool> {
-    let Some(bytes) = place_of(at).read("the signature")? else { return Ok(true) };
-    let signed = SignatureDocument::parse(&bytes).and_then(|document| document.unverified());
-    let Ok(signed) = signed else { return Ok(false) };
-    Ok(signed.has_files_of(&signed_of(at, signed.layout(), &Monitor::new())?))
-}
