@@ -81,10 +81,11 @@ pub(super) fn commit_files(
     overwrite: bool,
     put_side_files: impl FnOnce(&TargetLock) -> Result<()>,
 ) -> Result<()> {
-    let lock = if files.has_lock() { None } else { Some(change.lock(target)?) };
-    // Without a file, side files are those of a removed one. No side files are better than wrong
-    // ones, if the commit fails.
-    if overwrite || identity(target).is_none() {
+    let is_locked = files.has_lock();
+    let lock = if is_locked { None } else { Some(change.lock(target)?) };
+    // The side files of a removed file stay beside its name. A publication that has the lock
+    // replaces no files, so side files belong to removed ones, too.
+    if overwrite || is_locked || identity(target).is_none() {
         take_from_files(target)?;
     }
     files.commit_under(lock.as_ref())?;
