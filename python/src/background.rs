@@ -200,7 +200,8 @@ pub fn wait<T: Send>(
     }
 }
 
-/// The options of a background save: `regrow/_core/_requests.py`.
+/// The options of a background save, with the fields of `BackgroundRequest` in
+/// `regrow/_core/_requests.py`.
 #[derive(FromPyObject)]
 struct BackgroundIn {
     when_busy: String,

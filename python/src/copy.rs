@@ -9,7 +9,7 @@ use regrow::{CopyOptions, CopyReport};
 use crate::location::LocationIn;
 use crate::watch::{WatchIn, seconds, watched};
 
-/// The options of a copy: `regrow/_core/_requests.py`.
+/// The options of a copy, with the fields of `CopyRequest` in `regrow/_core/_requests.py`.
 #[derive(FromPyObject)]
 pub struct CopyIn {
     overwrite: bool,

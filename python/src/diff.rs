@@ -16,7 +16,7 @@ use crate::gather::let_go;
 use crate::leaves::{LeavesIn, to_leaves};
 use crate::watch::{WatchIn, watched};
 
-/// The options of a comparison: `regrow/_core/_requests.py`.
+/// The options of a comparison, with the fields of `DiffRequest` in `regrow/_core/_requests.py`.
 #[derive(FromPyObject)]
 pub struct DiffIn {
     only: Vec<String>,

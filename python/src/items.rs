@@ -20,7 +20,8 @@ use crate::location::LocationIn;
 use crate::options::{JobIn, SaveIn, metadata_members, save_options, to_job};
 use crate::watch::{cancellable, seconds};
 
-/// The options of a save of several items: `regrow/_core/_requests.py`.
+/// The options of a save of several items, with the fields of `ItemsRequest` in
+/// `regrow/_core/_requests.py`.
 #[derive(FromPyObject)]
 struct ItemsIn {
     overwrite: bool,

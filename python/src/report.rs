@@ -25,7 +25,7 @@ pub enum SubjectIn {
     At(LocationIn),
 }
 
-/// The options of a report: `regrow/_core/_requests.py`.
+/// The options of a report, with the fields of `ReportRequest` in `regrow/_core/_requests.py`.
 #[derive(FromPyObject)]
 pub struct PageIn {
     title: Option<String>,

@@ -44,8 +44,8 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The process `rank` of `size`; every process gives the same folder, which is made when it is
-    /// needed.
+    /// The coordinator of process `rank` of `size` processes. All processes pass the same folder.
+    /// The first write makes the folder.
     ///
     /// # Errors
     /// `InvalidArgument` if there is no such rank.

@@ -1,4 +1,4 @@
-//! The parts of a tree that a layout cannot store.
+//! Losses: the parts of a tree that a load from a layout does not restore as they were.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! All reasons why a tree cannot be written, in one report, found before the first write.
+//! One error for all leaves of a tree that cannot be written: their number, and the first reason of
+//! up to 20 leaves. It is returned before the first write.
 
 use std::collections::HashSet;
 use std::fmt::Write;

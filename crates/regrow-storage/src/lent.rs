@@ -4,9 +4,9 @@
 //! On a disk, the lent folder is inside the temporary folder of the checkpoint. For other storages,
 //! the lent folder is a temporary folder of this machine, and its files are uploaded.
 //!
-//! If the files are the whole checkpoint, the lent folder is a subfolder of the checkpoint, and
-//! `Lent::settle` moves the files up one level. The subfolder exists because a writer may replace
-//! the folder that it fills, as a save does.
+//! On a disk, if the files are the whole checkpoint, the lent folder is a subfolder of the
+//! temporary folder, and `Lent::settle` moves the files up one level. The subfolder exists because
+//! a writer may replace the folder that it fills, as a save does.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

@@ -112,10 +112,10 @@ pub trait Publication: Debug + Send + Sync {
     /// the target, it passes the lock.
     ///
     /// # Errors
-    /// `AlreadyExists` if another writer was faster and `overwrite` is not set. `InvalidArgument` if the target has become something
-    /// that may not be replaced. `Cancelled`. After these errors the target is unchanged and the
-    /// written files are removed. Only after `NotDurable` is the new checkpoint
-    /// at the target, but it may not survive a power cut.
+    /// `AlreadyExists` if another writer was faster and `overwrite` is not set. `InvalidArgument`
+    /// if the target has become something that may not be replaced. `Cancelled`. After these errors
+    /// the target is unchanged and the written files are removed. Only after `NotDurable` is the
+    /// new checkpoint at the target, but it may not survive a power cut.
     fn commit_under(self: Box<Self>, lock: Option<&TargetLock>) -> Result<()>;
 
     /// Whether this publication has the lock of its target from its begin to its commit, so that

@@ -89,7 +89,8 @@ pub struct SaveReport {
     pub reused_bytes: u64,
     /// Other observations, such as damage in the base.
     pub notes: Vec<String>,
-    /// Values that the layout's tool does not read back as saved, the worst first.
+    /// Parts of the tree (containers, dtypes, values) that the layout's own tool, such as Orbax,
+    /// does not read back as saved, the worst first. Losses of kind `Note` are left out.
     pub losses: Vec<Loss>,
 }
 

@@ -53,7 +53,7 @@ pub fn tar_member(name: &str, kind: u8, bytes: &[u8]) -> Vec<u8> {
     member
 }
 
-/// A pax header with these records for the next member.
+/// A pax header with these records: kind `x` for the next member, `g` for all later members.
 pub fn tar_pax(kind: u8, records: &[(&str, &str)]) -> Vec<u8> {
     let mut text = String::new();
     for (key, value) in records {

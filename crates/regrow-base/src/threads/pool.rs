@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! items ──admit──▶ | queue | ──▶ worker ─┐
-//!   ▲ while cost    |       | ──▶ worker ─┴─▶ results ──▶ consume, on the calling thread
+//!   ▲ while it fits |       | ──▶ worker ─┴─▶ results ──▶ consume, on the calling thread
 //!   └──────────────── the cost is given back when the result is consumed ───┘
 //! ```
 //!
 //! An item is admitted when its cost fits into the free part of the budget. An item larger than the
 //! whole budget is admitted alone. If the system starts fewer threads, the started threads do all
-//! the work. If it starts none, the calling thread does the work. Threads live within one call, so
+//! the work. If it starts none, the calling thread does the work. At most 64 items for each thread
+//! are in flight. Threads live within one call, so
 //! a fork between calls breaks nothing.
 //!
 //! An item passes two queues, which takes about 1 us: submit small items in batches.

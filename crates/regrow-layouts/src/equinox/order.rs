@@ -1,5 +1,5 @@
-//! The order in which JAX flattens a pytree: the order of the leaves, but with the keys of dicts
-//! sorted.
+//! The order in which JAX flattens a pytree: the order of the leaves in the tree, but with the keys
+//! of `dict` and `defaultdict` sorted. `OrderedDict` keeps its order.
 
 use std::cmp::Reverse;
 

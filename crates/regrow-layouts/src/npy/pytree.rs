@@ -13,7 +13,8 @@ use regrow_base::text::counted;
 use regrow_tree::array::{Dtype, Shape};
 use regrow_tree::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
-/// An array, or the reason why it cannot be read. An array without a header is bytes.
+/// An array and its header, or the reason why it cannot be read. The header is `None` for a member
+/// that is not an npy file: its content is a leaf of kind `Bytes`.
 pub(super) type Content = Result<(Stored, Option<Header>), Unreadable>;
 
 /// An array that cannot be read although it is not damaged: a pickle, an unknown dtype. Other

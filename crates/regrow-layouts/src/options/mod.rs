@@ -89,7 +89,7 @@ pub enum LostFiles {
 pub struct VerifyOptions {
     /// How to open.
     pub open: OpenOptions,
-    /// Watches the work, and stops it.
+    /// Watches the work, and can cancel it.
     pub monitor: Monitor,
 }
 

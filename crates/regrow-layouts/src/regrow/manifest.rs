@@ -215,7 +215,8 @@ pub struct PartRecord {
 /// The pieces that a part has, in the order of the part's leaves.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Pieces {
-    /// For each piece, its leaf in the whole tree, in flatten order.
+    /// For each piece, the number of its leaf. The leaves of the whole tree are numbered in flatten
+    /// order.
     pub leaves: Vec<u32>,
     /// For each piece, the number of its chunk in the leaf, in C order.
     pub chunks: Vec<u64>,
@@ -266,9 +267,9 @@ pub struct SmallFile {
     pub name: String,
     /// Length of the file.
     pub len_bytes: u64,
-    /// CRC-32C of the whole file, for regrow 0.1.0, which knows no other checksum. It proves nothing
-    /// for files that end in their own CRC-32C, as the database's files do: the CRC of anything
-    /// followed by its CRC is [`CRC_OF_SEALED`].
+    /// CRC-32C of the whole file, for regrow 0.1.0, which knows no other checksum. It proves
+    /// nothing for files that end in their own CRC-32C, as the database's files do: the CRC of
+    /// anything followed by its CRC is [`CRC_OF_SEALED`].
     #[serde(with = "hex::number")]
     pub crc32c: u32,
     /// BLAKE3 of the whole file, in 64 hex digits. If present, readers check this checksum.

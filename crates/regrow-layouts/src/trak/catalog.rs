@@ -1,9 +1,9 @@
-//! Reads the JSON files of a folder once. The catalog has the sound files and the damaged ones.
+//! Reads the JSON files of a store once: `metadata.json`, `experiments.json` and the files
+//! `id_<ID>.json`. The catalog has the content of sound files, and an error for each damaged file.
 //!
-//! Only files `id_*.json` directly in the folder count: a copy in a deeper folder is a backup. Such
-//! a file has the flags of one model, whose ID is in the file's name. A file that names another
-//! model is damaged: if two files named one model, TRAK would use the flags from the file that it
-//! reads last.
+//! An `id_*.json` in a deeper folder is a backup, and is not read. A file `id_<ID>.json` has the
+//! flags of model `<ID>`. A file that names another model is damaged: if two files named one model,
+//! TRAK would use the flags from the file that it reads last.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,8 +1,8 @@
 //! The members of a zip archive, from its directory alone.
 //!
-//! The header before a member has the start of its data. This header is read only when the member
-//! is needed, so opening an archive of ten thousand files in a bucket takes two requests, not ten
-//! thousand.
+//! The directory does not say where the data of a member begins: this depends on the length of the
+//! header before the member. That header is read only when the member is needed, so opening an
+//! archive of ten thousand files in a bucket takes two requests, not ten thousand.
 
 use std::sync::{Arc, OnceLock};
 

@@ -104,9 +104,9 @@ impl Cache {
     /// [`CACHE_LEN_MAX_DEFAULT_BYTES`].
     ///
     /// # Errors
-    /// `InvalidArgument` if every user of the machine may write into the folder. `PermissionDenied`
-    /// if the folder belongs to another user, who could put wrong bytes into it. Errors of the file
-    /// system.
+    /// `InvalidArgument` if every user of the machine may write into the folder or its `blocks`.
+    /// `PermissionDenied` if one of them belongs to another user than this one and root, who could
+    /// put wrong bytes into it. Errors of the file system.
     pub fn at(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = std::path::absolute(folder.as_ref())
             .map_err(|error| Error::io("cannot make the cache", folder.as_ref(), error))?;

@@ -172,8 +172,8 @@ impl Storage for HttpStorage {
         read_beginning(&self.files(folder), &name, len_max_bytes)
     }
 
-    /// The tag of a file. For a folder, the tags of the files with which a checkpoint can begin.
-    /// Each call sends new requests.
+    /// The tag of a file. For a folder, the tag of the most common file that shows a checkpoint,
+    /// or, without this file, the tags of all other such files. Each call sends new requests.
     fn identity(&self, path: &Path) -> Option<Identity> {
         let key = |path: &Path| key_of(&self.server, path);
         let tag = |path: &Path| Ok(self.server.head(&key(path)?)?.map(|object| object.tag.to_string()));

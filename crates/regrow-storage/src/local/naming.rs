@@ -78,8 +78,8 @@ fn name_it(mut staged: Box<dyn Staged>, lock: Option<&TargetLock>) -> Result<()>
 }
 
 /// Gives `source`, a file or a folder, the name of the target, whose lock the caller has. If the
-/// name is taken, `check` decides whether it may be replaced, and `replace` replaces it. Returns the
-/// path of the old checkpoint, which the caller removes.
+/// name is taken, `check` decides whether it may be replaced, and `replace` replaces it. Returns
+/// the path of the old checkpoint, which the caller removes.
 pub(super) fn take_name(
     staging: &Staging,
     source: &Path,

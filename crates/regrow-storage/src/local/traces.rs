@@ -8,8 +8,8 @@ use super::lock::{is_lock, lock_path, look_at_lock, trace_of_lock};
 use crate::UNCOMMITTED_MARK;
 use crate::traces::Trace;
 
-/// The lock and the temporary files of a target and, if the target is a folder of checkpoints, those
-/// of the checkpoints.
+/// The lock and the temporary files of a target and, if the target is a folder of checkpoints,
+/// those of the checkpoints.
 pub(crate) fn traces(target: &Path) -> Vec<Trace> {
     let absolute = std::path::absolute(target).unwrap_or_else(|_| target.to_owned());
     let mut found = traces_of(&absolute);

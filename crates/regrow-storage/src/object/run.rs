@@ -394,7 +394,8 @@ fn sweep(objects: &Arc<dyn Objects>, target: &Location, key: &str, own: Option<&
     Ok(())
 }
 
-/// Deletes the folder of an overwrite, if its owner is dead. Returns whether it was.
+/// Deletes the folder of an overwrite if its owner is dead, or, with `is_forced`, in any case.
+/// Returns the removed files; `None` if the folder stays.
 pub(super) fn remove_staged(
     objects: &Arc<dyn Objects>,
     target: &Location,

@@ -236,7 +236,7 @@ impl Checkpoint {
             if opened.is_ok() && !is_mixed {
                 retries.were_of_use();
             }
-            // Errors in a document do not name the file yet.
+            // Some errors of layouts name no file: name the checkpoint in them.
             return opened.map_err(|error| match error.kind() {
                 ErrorKind::Corrupt | ErrorKind::Limit => error.in_file(&at),
                 _ => error,

@@ -1,6 +1,6 @@
 //! Deletes steps, or moves them to another folder. A step with a reader stays, unless the options
-//! say otherwise. A deletion removes the whole step or no file of the step: the step stays if its
-//! folder contains files that are not part of the step.
+//! say otherwise. A removal removes the whole step or no file of it: it refuses a step whose folder
+//! contains other files. On a disk, a move takes the folder with all its files.
 
 use super::lease::Announced;
 use super::records;

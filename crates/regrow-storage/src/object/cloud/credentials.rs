@@ -5,9 +5,10 @@
 //!                  aws_access_key_id = ..     region = eu-west-1
 //! ```
 //!
-//! regrow uses keys, session token, region and endpoint of one profile. It does not support entries
-//! that need a program or a browser (`sso_*`, `credential_process`, `role_arn`). If a profile has
-//! no keys, but such an entry, the error names the entry.
+//! regrow uses keys, session token, region and endpoint of one profile. It does not support
+//! profiles that get their keys in another way (`sso_*`, `credential_process`, `role_arn`,
+//! `web_identity_token_file`). If keys are needed and the profile has only such an entry, an error
+//! names the entry.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

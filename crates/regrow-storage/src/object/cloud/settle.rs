@@ -1,4 +1,5 @@
-//! Conditional writes whose outcome is certain.
+//! Conditional writes that find out their outcome. If it stays unknown after a few tries, they
+//! return an error.
 //!
 //! A create may be retried after its answer was lost. The second try then reports that the object
 //! exists, although the first try made it. S3 may answer 409 to simultaneous creates and deletes,
@@ -8,9 +9,11 @@
 //! | put says | object holds | outcome |
 //! |---|---|---|
 //! | done | | ours |
-//! | there already, conflict, broken connection, busy | our bytes | ours |
-//! | the same | other bytes | theirs |
-//! | the same | nothing, or still the old bytes | try again, a few times |
+//! | anything else | our bytes | ours |
+//! | anything else | bytes of another writer | theirs |
+//! | a replace: its condition failed | no object | gone |
+//! | an error that cannot pass | no object, or the old bytes | that error |
+//! | every other answer | no object, or the old bytes | try again, a few times |
 
 use bytes::Bytes;
 

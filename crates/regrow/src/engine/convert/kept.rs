@@ -12,13 +12,13 @@
 //! from = 'h\.(\d+)\.(.*)'
 //! to = 'blocks/$1/$2'
 //!
-//! [[transpose]]
-//! leaves = "**/kernel"
+//! [[transpose]]                # `leaves` are globs over the key paths of the source
+//! leaves = "wte.weight"
 //! axes = [1, 0]
 //!
 //! [[reshape]]
-//! leaves = "**/qkv"
-//! shape = [3, -1, 64]
+//! leaves = "h.*.attn.c_attn.weight"
+//! shape = [-1, 3, 12, 64]
 //!
 //! [[cast]]
 //! leaves = "**"

@@ -55,8 +55,8 @@ pub struct DiffOptions {
     /// Count as differences: another kind of leaf (a NumPy array, a JAX array, a number), and
     /// another container (list, tuple, dict). If false, the report only mentions them.
     pub check_types: bool,
-    /// Only find out which leaves differ. The read of a leaf ends at its first difference, and the
-    /// report has no distances.
+    /// Only find out which leaves differ: the report has no distances. The read of a leaf ends at
+    /// its first difference, unless one checksum covers the whole leaf.
     pub equality_only: bool,
     /// Also list equal leaves in the report.
     pub list_equal: bool,

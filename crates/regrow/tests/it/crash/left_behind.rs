@@ -309,8 +309,8 @@ impl Place {
         remove(self.target(case), &options).map(drop)
     }
 
-    /// As [`check_alone`](Self::check_alone), after a save. An interrupted copy stays until the next
-    /// copy or `rm --unfinished`.
+    /// As [`check_alone`](Self::check_alone), after a save. An interrupted copy stays until the
+    /// next copy or `rm --unfinished`.
     fn check_saved(&self, case: &Case, generation: u8) {
         if case.is_copy() {
             let of_copy = format!("{}.orbax-checkpoint-tmp-copy", case.target);
