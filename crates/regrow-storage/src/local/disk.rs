@@ -10,8 +10,8 @@ use super::joined_folder::SharedFolder;
 use super::lock::lock_target;
 use super::staging::Terms;
 use super::{
-    Hold, LocalTransfer, StagedFile, StagedFolder, StagedSiblings, finish_unfinished, hold, move_folder,
-    remove_checkpoint, remove_files, remove_unfinished, stock, traces,
+    Hold, LocalTransfer, StagedFile, StagedFolder, StagedSiblings, finish_locked, finish_unfinished, hold,
+    move_folder, remove_checkpoint, remove_files, remove_unfinished, stock, traces,
 };
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -260,7 +260,9 @@ impl Upkeep for LocalDisk {
         wait: Option<Duration>,
         monitor: &Monitor,
     ) -> Result<TargetLock> {
-        lock_target(at.local_path()?, operation, wait, monitor)
+        let lock = lock_target(at.local_path()?, operation, wait, monitor)?;
+        finish_locked(at.local_path()?, &lock)?;
+        Ok(lock)
     }
 
     fn remove(&self, at: &Location, what: &Removal, _lock: &TargetLock) -> Result<Removed> {

@@ -151,13 +151,17 @@ pub(super) fn trace_of(folder: PathBuf, held: &Held) -> Trace {
 /// overwrite was killed between its two renames. Files that cannot be removed stay; they do no
 /// harm. Returns whether a checkpoint got its name back.
 pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
-    settle(parent, name, false)
+    settle(parent, name, false, None)
 }
 
-/// As [`sweep`], but removes no unfinished save: only restores targets and finishes commits.
-pub(super) fn finish(parent: &Path, name: &OsStr) -> bool {
-    settle(parent, name, true)
+/// As [`sweep`], but removes no unfinished save: only restores targets and finishes commits. The
+/// caller may have the lock of the target.
+pub(super) fn finish(parent: &Path, name: &OsStr, lock: Option<&TargetLock>) -> bool {
+    settle(parent, name, true, lock)
 }
+
+/// How long a sweep waits for the lock of a target that a dead writer has left without a name.
+const NAME_WAIT: Duration = Duration::from_millis(100);
 
 /// As `sweep`, for every name in a folder. Files of a name that is too long for temporary names
 /// stay for the next save to that name.
@@ -170,7 +174,7 @@ pub fn sweep_folder(folder: &Path) {
     }
 }
 
-fn settle(parent: &Path, name: &OsStr, only_finish: bool) -> bool {
+fn settle(parent: &Path, name: &OsStr, only_finish: bool, lock_of_caller: Option<&TargetLock>) -> bool {
     let Ok(entries) = fs::read_dir(parent) else { return false };
     let found = entries.filter_map(|entry| {
         let path = entry.ok()?.path();
@@ -182,16 +186,17 @@ fn settle(parent: &Path, name: &OsStr, only_finish: bool) -> bool {
     });
     let (unnamed, unfinished): (Vec<_>, Vec<_>) =
         found.partition(|(path, kind)| *kind == Kind::Replaced || siblings::has_begun(path));
-    // A live process that has the lock is about to give the names itself.
+    let give_names = |lock: &TargetLock| {
+        let give = |(path, kind): &(PathBuf, Kind)| finish_one(parent, name, path, *kind, only_finish, lock);
+        unnamed.iter().filter(|left| give(left)).count() > 0
+    };
+    let take = || lock_target(&parent.join(name), "finish a save", Some(NAME_WAIT), &Monitor::new());
     let has_named = !unnamed.is_empty()
-        && lock_target(&parent.join(name), "finish a save", Some(Duration::ZERO), &Monitor::new()).is_ok_and(
-            |lock| {
-                let give = |(path, kind): &(PathBuf, Kind)| {
-                    finish_one(parent, name, path, *kind, only_finish, &lock)
-                };
-                unnamed.iter().filter(|left| give(left)).count() > 0
-            },
-        );
+        && match lock_of_caller {
+            Some(lock) => give_names(lock),
+            // A live process that has the lock is about to give the names itself.
+            None => take().is_ok_and(|lock| give_names(&lock)),
+        };
     for (path, kind) in unfinished.iter().filter(|_| !only_finish) {
         // The next copy continues from these files.
         let is_for_next_copy = || *kind == Kind::Copy && !is_over(path);
@@ -473,15 +478,15 @@ mod tests {
         };
         let unfinished = OwnFolder::make(root.path(), name, false).unwrap().path;
         fs::write(unfinished.join("file"), "unfinished").unwrap();
-        assert!(!finish(root.path(), name));
+        assert!(!finish(root.path(), name, None));
         assert!(unfinished.join("file").is_file());
         let aside = replaced_path(root.path(), name).unwrap();
         put(&aside, "old");
-        assert!(finish(root.path(), name), "it has its name again");
+        assert!(finish(root.path(), name, None), "it has its name again");
         assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"old");
         // The overwrite was committed, so only the next save removes the old checkpoint.
         put(&aside, "older");
-        assert!(!finish(root.path(), name));
+        assert!(!finish(root.path(), name, None));
         assert_eq!(fs::read(aside.join("file")).unwrap(), b"older");
         assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"old");
         // The folder belongs to the process that has the lock.

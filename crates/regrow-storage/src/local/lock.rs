@@ -139,7 +139,7 @@ pub(crate) fn hold(path: &Path) -> Result<Option<Hold>> {
     let cannot = |error| Error::io("cannot lock", path, error);
     let folder = path.parent().ok_or_else(|| Error::invalid("the lock needs another name").in_file(path))?;
     make_folders(folder).map_err(cannot)?;
-    let path = folder.canonicalize().map_err(cannot)?.join(path.file_name().unwrap_or_default());
+    let path = in_resolved_folder(path).ok_or_else(|| cannot(io::ErrorKind::NotFound.into()))?;
     match try_lock(&path, &Holder::new("write steps"), false).map_err(cannot)? {
         Tried::Ours(hold) => Ok(Some(hold)),
         Tried::Missing(_) => Ok(None),
@@ -149,18 +149,23 @@ pub(crate) fn hold(path: &Path) -> Result<Option<Hold>> {
     }
 }
 
+/// The target without links in its path; `None` if its folder does not exist.
+pub(super) fn resolved(target: &Path) -> Result<Option<PathBuf>> {
+    let absolute = std::path::absolute(target).map_err(|_| no_name(target))?;
+    Ok(absolute.canonicalize().ok().or_else(|| in_resolved_folder(&absolute)))
+}
+
+/// The same file, without links in the path of its folder. The list of locks has only such paths.
+fn in_resolved_folder(file: &Path) -> Option<PathBuf> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Some(folder.canonicalize().ok()?.join(file.file_name()?))
+}
+
 /// The path of the lock file of a target. A link is followed, and a file of a pair has the lock of
 /// its stem, so that all names of a checkpoint lead to one lock.
 pub(super) fn lock_path(target: &Path) -> Result<Option<PathBuf>> {
-    let absolute = std::path::absolute(target).map_err(|_| no_name(target))?;
-    let resolved = match absolute.canonicalize() {
-        Ok(resolved) => resolved,
-        Err(_) => match absolute.parent().map(Path::canonicalize) {
-            Some(Ok(parent)) => parent.join(absolute.file_name().unwrap_or_default()),
-            // Without its folder there is no checkpoint.
-            _ => return Ok(None),
-        },
-    };
+    // Without its folder there is no checkpoint.
+    let Some(resolved) = resolved(target)? else { return Ok(None) };
     let (Some(parent), Some(name)) = (resolved.parent(), resolved.file_name()) else {
         return Err(no_name(target));
     };
@@ -183,9 +188,11 @@ pub(super) fn is_lock(file: &Path) -> bool {
 
 /// Deletes a file that is the lock of any target, if a dead process has left it.
 pub(super) fn sweep_lock(file: &Path) {
-    if is_lock(file) {
+    if is_lock(file)
+        && let Some(file) = in_resolved_folder(file)
+    {
         // Dropping the lock deletes the file.
-        let _ = try_lock(file, &Holder::new("sweep"), true);
+        let _ = try_lock(&file, &Holder::new("sweep"), true);
     }
 }
 
@@ -273,6 +280,7 @@ fn look_at_file(path: &Path) -> (Held, Option<Holder>) {
 
 /// The lock file at this path, as people want to know it; `None` if there is none.
 pub(super) fn trace_of_lock(path: &Path) -> Option<Trace> {
+    let path = &in_resolved_folder(path)?;
     let found = fs::symlink_metadata(path).ok()?;
     let (held, owner) = if found.is_file() { look_at_file(path) } else { (Held::Unknown, None) };
     let life = match held {
@@ -355,6 +363,34 @@ mod tests {
         drop(first);
         assert_eq!(look_at_lock(&target), Held::Free);
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2, "no lock file stays");
+    }
+
+    #[test]
+    fn a_sweep_by_another_name_of_the_folder_leaves_the_lock() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("real/sub")).unwrap();
+        std::os::unix::fs::symlink("real", root.path().join("link")).unwrap();
+        let target = root.path().join("real/x");
+        let held = lock(&target, NOW).unwrap();
+        let file = lock_path(&target).unwrap().unwrap();
+        for folder in ["real", "link", "real/sub/..", "link/sub/.."] {
+            let other = root.path().join(folder).join(file.file_name().unwrap());
+            sweep_lock(&other);
+            assert_eq!(trace_of_lock(&other).unwrap().life, Life::Alive, "{folder}");
+            assert!(file.exists(), "{folder}");
+            // Another process would not get the lock either.
+            let asked = std::process::Command::new("python3")
+                .args([
+                    "-c",
+                    "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)",
+                ])
+                .arg(&file)
+                .output()
+                .unwrap();
+            assert!(!asked.status.success(), "{folder}: the system has no lock any more");
+        }
+        drop(held);
+        assert!(!file.exists());
     }
 
     #[test]

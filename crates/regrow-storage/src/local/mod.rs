@@ -73,7 +73,9 @@ pub use others::keep_others;
 pub use probe::Ability;
 pub use probe::probe;
 pub use remove::remove_folder;
-pub(crate) use remove::{finish_unfinished, remove_checkpoint, remove_files, remove_unfinished, stock};
+pub(crate) use remove::{
+    finish_locked, finish_unfinished, remove_checkpoint, remove_files, remove_unfinished, stock,
+};
 pub use siblings::where_is;
 pub use staged_file::StagedFile;
 pub use staged_folder::StagedFolder;

@@ -53,16 +53,15 @@ pub(super) fn commit_after(
     }
     monitor.check()?;
     monitor.enter(Stage::Commit);
+    let lock = match lock {
+        Some(_) => None,
+        None => Some(lock_target(&staging.absolute, staging.operation, staging.wait, &monitor)?),
+    };
     last_step(staging)?;
     monitor.timed(Stage::Commit, 0, || name_it(staged, lock))
 }
 
-fn name_it(mut staged: Box<dyn Staged>, lock: Option<&TargetLock>) -> Result<()> {
-    let staging = staged.staging();
-    let lock = match lock {
-        Some(_) => None,
-        None => Some(lock_target(&staging.absolute, staging.operation, staging.wait, &staging.monitor)?),
-    };
+fn name_it(mut staged: Box<dyn Staged>, lock: Option<TargetLock>) -> Result<()> {
     let replaced = staged.take_name()?;
     let staging = staged.staging_mut();
     staging.committed = true;

@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::leftovers::{Lock, finish, leftovers_of, lock, sweep};
-use super::lock::lock_target;
+use super::lock::{lock_target, resolved};
 use super::rename::rename_new;
+use super::siblings;
 use super::target::{check_folder, no_name};
-use super::temporary::{aside_path, is_own as is_own_name};
+use super::temporary::{Kind, aside_path, is_own as is_own_name, kind_in};
 use crate::error::{Error, ErrorKind, Result};
+use crate::lock::TargetLock;
 use crate::monitor::Monitor;
 use crate::store::local::folders::sync_folder;
-use crate::{RESPECTED_FOR, Removed, UNCOMMITTED_MARK, is_recent};
+use crate::{RESPECTED_FOR, Removed, UNCOMMITTED_MARK, is_recent, stem_of};
 
 /// Removes a folder that holds only a checkpoint. The folder is renamed first, so that readers
 /// never see a part of it.
@@ -98,6 +100,13 @@ pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
             return Err(Error::io("cannot look at", folder, std::io::ErrorKind::NotFound.into()));
         };
         match lock(folder) {
+            // The sweep has put back or removed such a folder, if it got the lock of the target.
+            Ok(Lock::Ours(_) | Lock::Unlockable(_)) if is_unnamed(folder) && !force => {
+                return Err(Error::new(ErrorKind::Busy, "these files may be the only copy of a checkpoint")
+                    .in_file(folder)
+                    .expected("the lock of the checkpoint", "another process that has it")
+                    .help("wait until that process ends, then try again; `force` deletes the files"));
+            }
             Ok(Lock::Ours(_lock)) if is_own(folder) || force || !is_recent(modified) => remove_all(folder)?,
             Ok(Lock::Unlockable(_)) if force || !is_recent(modified) => remove_all(folder)?,
             Ok(Lock::Theirs) if force => remove_all(folder)?,
@@ -116,7 +125,25 @@ pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
 pub(crate) fn finish_unfinished(at: &Path) -> Result<bool> {
     let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
     let names = absolute.parent().zip(absolute.file_name());
-    Ok(names.is_some_and(|(parent, name)| finish(parent, name)))
+    Ok(names.is_some_and(|(parent, name)| finish(parent, name, None)))
+}
+
+/// The same, for a caller that has just taken the lock of the target.
+pub(crate) fn finish_locked(at: &Path, lock: &TargetLock) -> Result<()> {
+    let Some(target) = resolved(at)? else { return Ok(()) };
+    if let (Some(parent), Some(name)) = (target.parent(), target.file_name()) {
+        finish(parent, name, Some(lock));
+        if let Some(stem) = name.to_str().map(stem_of).filter(|stem| *stem != name) {
+            finish(parent, stem.as_ref(), Some(lock));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a temporary folder may hold the only copy of a checkpoint: its writer died between two
+/// renames.
+fn is_unnamed(folder: &Path) -> bool {
+    folder.file_name().and_then(kind_in) == Some(Kind::Replaced) || siblings::has_begun(folder)
 }
 
 fn is_own(folder: &Path) -> bool {
@@ -175,6 +202,31 @@ pub(crate) fn stock(folder: &Path) -> Result<(Removed, Option<SystemTime>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_only_copy_stays_while_another_process_has_the_lock() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("target");
+        let aside = crate::local::temporary::replaced_path(root.path(), "target".as_ref()).unwrap();
+        let put_aside = || {
+            fs::create_dir(&aside).unwrap();
+            fs::write(aside.join("file"), b"old").unwrap();
+        };
+        put_aside();
+        let held = lock_target(&target, "repair", None, &Monitor::new()).unwrap();
+        for at in [&target, &aside] {
+            assert_eq!(remove_unfinished(at, false).unwrap_err().kind(), ErrorKind::Busy);
+            assert!(aside.join("file").is_file());
+        }
+        // The owner of the lock gives the checkpoint its name.
+        finish_locked(&target, &held).unwrap();
+        assert!(target.join("file").is_file() && !aside.exists());
+        drop(held);
+        fs::remove_dir_all(&target).unwrap();
+        put_aside();
+        assert!(remove_unfinished(&target, false).unwrap().is_finished);
+        assert!(target.join("file").is_file() && !aside.exists());
+    }
 
     #[test]
     fn a_file_that_is_not_there_is_an_error_and_one_beside_it_is_none() {

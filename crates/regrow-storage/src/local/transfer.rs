@@ -464,6 +464,29 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_that_finds_its_target_locked_can_be_continued() {
+        let root = tempfile::tempdir().unwrap();
+        let (monitor, files, kind) = (Monitor::new(), [file("a", 3)], Target::Folder);
+        let target = Location::local(root.path().join("x"));
+        let options = TransferOptions {
+            wait: Some(std::time::Duration::ZERO),
+            ..TransferOptions::of_files(&kind, &files, &monitor)
+        };
+        let transfer = LocalTransfer::begin(&target, options).unwrap();
+        let mut writer = transfer.writer(0, 0).unwrap();
+        writer.write(b"abc").unwrap();
+        writer.finish().unwrap();
+        transfer.finished(0, blake3::hash(b"abc"), true).unwrap();
+        let lock = target.lock("repair", None, &monitor).unwrap();
+        assert_eq!(Box::new(transfer).commit().unwrap_err().kind(), crate::error::ErrorKind::Busy);
+        drop(lock);
+        let again = LocalTransfer::begin(&target, options).unwrap();
+        assert_ne!(again.left(0), Left::Nothing);
+        Box::new(again).commit().unwrap();
+        assert_eq!(fs::read(root.path().join("x/a")).unwrap(), b"abc");
+    }
+
+    #[test]
     fn long_files_are_synced_by_who_writes_them_and_short_ones_by_the_commit() {
         let root = tempfile::tempdir().unwrap();
         let target = Location::local(root.path().join("x"));

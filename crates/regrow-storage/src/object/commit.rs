@@ -104,7 +104,10 @@ pub(super) fn lock_file(
     // In most cases no other process is there, and one request is enough.
     run.take(Phase::Changing, None)?;
     if run.held().is_none() {
-        run.advance(&Operation::Change { is_written: false })?;
+        let step = run.advance(&Operation::Change { is_written: false })?;
+        if let Step::Refuse(refusal) = step {
+            return Err(refused(refusal, target));
+        }
     }
     run.into_owned()
 }

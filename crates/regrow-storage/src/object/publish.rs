@@ -237,7 +237,18 @@ impl NewObjects {
         let on_finish = Box::new(move |len_bytes: u64, tag: Tag| {
             locked(&state).written.insert(noted, (len_bytes, tag));
         });
-        ObjectSink::begin(&*self.objects, &key, expected_len_bytes, checksums_from, &self.monitor, on_finish)
+        let sink = ObjectSink::begin(
+            &*self.objects,
+            &key,
+            expected_len_bytes,
+            checksums_from,
+            &self.monitor,
+            on_finish,
+        )?;
+        Ok(match &self.owned {
+            Some(owned) => sink.owned_by(owned),
+            None => sink,
+        })
     }
 
     /// Writes the collected small files with many concurrent requests.

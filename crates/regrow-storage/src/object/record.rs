@@ -160,7 +160,12 @@ impl Record {
 /// boot. Only Linux has the identity.
 pub(super) fn host() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    format!("{} {}", host_name(), boot.trim())
+    let host = format!("{} {}", host_name(), boot.trim());
+    // Two containers of one machine have different process numbers.
+    match std::fs::read_link("/proc/self/ns/pid") {
+        Ok(space) if !boot.is_empty() => format!("{host} {}", space.display()),
+        _ => host,
+    }
 }
 
 /// Whether a process with this host was a process of the current boot of this machine. Other

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
+use super::held::Held;
 use super::refusals::exists_already;
 use super::{Objects, Tag, Upload};
 use crate::bytes::limits::work_space;
@@ -54,12 +55,23 @@ pub(super) struct ObjectSink {
     only_new: Option<Location>,
     /// Where to leave the upload, if its owner ends it.
     pending: Option<Pending>,
+    /// The state object of the target, which this process must still own.
+    owned: Option<Arc<Held>>,
 }
 
 impl ObjectSink {
     /// Lets the end of the upload fail with `AlreadyExists` if an object exists at the target.
     pub(super) fn only_new(self, target: &Location) -> Self {
         Self { only_new: Some(target.clone()), ..self }
+    }
+
+    /// Lets the upload fail if another process has taken over this state object.
+    pub(super) fn owned_by(self, held: &Arc<Held>) -> Self {
+        Self { owned: Some(Arc::clone(held)), ..self }
+    }
+
+    fn check_owner(&self) -> Result<()> {
+        self.owned.as_ref().map_or(Ok(()), |held| held.check())
     }
 
     /// Leaves the upload there, without its end. The tag of the object is then unknown.
@@ -89,6 +101,7 @@ impl ObjectSink {
             on_finish,
             only_new: None,
             pending: None,
+            owned: None,
         })
     }
 
@@ -113,6 +126,7 @@ impl ObjectSink {
     }
 
     fn send(&mut self) -> Result<()> {
+        self.check_owner()?;
         let part = self.spare.lend(std::mem::take(&mut self.part));
         self.sent_bytes += part.len() as u64;
         self.upload.part(part)?;
@@ -161,12 +175,14 @@ impl FileSink for ObjectSink {
     }
 
     fn finish(mut self: Box<Self>) -> Result<WrittenFile> {
+        self.check_owner()?;
         let last = Bytes::from(std::mem::take(&mut self.part));
         self.sent_bytes += last.len() as u64;
         if !last.is_empty() || self.sent_bytes == 0 {
             self.upload.part(last)?;
         }
         self.count()?;
+        self.check_owner()?;
         let len_bytes = self.sent_bytes;
         let Self { upload, mut checksums, on_finish, only_new, pending, .. } = *self;
         let tag = match pending {

@@ -381,8 +381,7 @@ impl Transfer for ObjectTransfer {
         let Some(owned) = &self.owned else {
             return Ok(FileWriter::new(if self.overwrite { sink } else { sink.only_new(&self.target) }));
         };
-        owned.check()?;
-        Ok(FileWriter::new(sink))
+        Ok(FileWriter::new(sink.owned_by(owned)))
     }
 
     /// Records nothing: no copy can continue an interrupted upload.

@@ -82,8 +82,6 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
         },
         false => {
             let change = Change { name: "remove", wait: options.wait, monitor: &Monitor::new() };
-            // Finish the commit of a killed writer first, so that all files have their names.
-            at.finish_unfinished()?;
             let lock = change.lock(&at)?;
             at.remove(&check(&at)?, &lock)?
         }

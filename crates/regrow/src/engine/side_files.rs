@@ -7,7 +7,7 @@ use super::locked::{Change, take_away};
 use super::open::identity;
 use super::parity::ParityOfSave;
 use super::seal::SealOfSave;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::seal::side_files_of;
@@ -54,7 +54,8 @@ impl SideFiles {
             return Ok(());
         }
         let monitor = Monitor::new();
-        let lock = Change { name: "save", wait: self.wait, monitor: &monitor }.lock(at)?;
+        let change = Change { name: "save", wait: self.wait, monitor: &monitor };
+        let lock = change.lock(at).map_err(is_committed)?;
         // Another process may have removed the checkpoint.
         if identity(at).is_some() { self.put(at, &lock) } else { Ok(()) }
     }
@@ -89,8 +90,15 @@ pub(super) fn commit_files(
         take_from_files(target)?;
     }
     files.commit_under(lock.as_ref())?;
-    let lock = lock.map_or_else(|| change.lock(target), Ok)?;
+    let lock = lock.map_or_else(|| change.lock(target).map_err(is_committed), Ok)?;
     put_side_files(&lock)
+}
+
+/// Says that only the side files are missing.
+fn is_committed(error: Error) -> Error {
+    error.help(
+        "the checkpoint was written without its side files: make them with `regrow seal` or `regrow parity`",
+    )
 }
 
 /// Removes side files of single files before the files are replaced. Side files in a folder are

@@ -118,7 +118,10 @@ impl Steps {
                 ErrorKind::InvalidArgument => Ok(true),
                 // The writer is alive, or has removed the files. Files that cannot be removed are
                 // harmless.
-                ErrorKind::AlreadyExists | ErrorKind::NotFound | ErrorKind::PermissionDenied => Ok(false),
+                ErrorKind::AlreadyExists
+                | ErrorKind::Busy
+                | ErrorKind::NotFound
+                | ErrorKind::PermissionDenied => Ok(false),
                 _ => Err(error),
             },
         }

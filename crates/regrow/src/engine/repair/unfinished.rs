@@ -36,7 +36,7 @@ pub(super) fn remove(at: &Location, report: &mut RepairReport) -> Result<()> {
         }
         Err(error) => match error.kind() {
             ErrorKind::NotFound | ErrorKind::Unsupported | ErrorKind::InvalidArgument => return Ok(()),
-            ErrorKind::AlreadyExists => {
+            ErrorKind::AlreadyExists | ErrorKind::Busy => {
                 "another process may save to this path now; `regrow rm --unfinished` removes files of a \
                  dead writer"
                     .to_owned()
