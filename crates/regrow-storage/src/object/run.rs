@@ -145,6 +145,19 @@ impl<'r> Run<'r> {
     /// `Busy` if another process changes the target for longer than the wait; `Replaced` if another
     /// process has taken this one for dead; errors of the bucket.
     pub(super) fn advance(&mut self, operation: &Operation) -> Result<Step> {
+        let step = self.perform(operation);
+        if step.is_err()
+            && self.dead.is_some()
+            && let Some(owned) = self.owned.take()
+        {
+            // Files of the dead process are there. Without the state object they would count as
+            // files of another program.
+            owned.leave();
+        }
+        step
+    }
+
+    fn perform(&mut self, operation: &Operation) -> Result<Step> {
         let began = Instant::now();
         let mut pause = Duration::from_millis(20);
         let mut looks = 0;

@@ -70,6 +70,8 @@ pub(super) struct ObjectTransfer {
     /// The state object of the files; `None` for a single file that is written directly to the
     /// target, and after the commit.
     owned: Option<Owned>,
+    /// Whether only the files of this copy are there, and those that it continues from.
+    is_clean: bool,
 }
 
 #[derive(Debug)]
@@ -117,6 +119,7 @@ impl ObjectTransfer {
             }),
             pid: std::process::id(),
             owned: None,
+            is_clean: false,
         };
         new.keys = (0..new.files.len()).map(|at| new.key_of_file(at)).collect::<Result<_>>()?;
         if *options.kind != Target::File || !is_long {
@@ -153,7 +156,13 @@ impl ObjectTransfer {
         }
         let dead = run.dead.take();
         let owned = run.into_owned()?;
-        let there = self.there()?;
+        let there = match self.there() {
+            Err(error) => {
+                owned.leave();
+                return Err(error);
+            }
+            there => there?,
+        };
         if let Some(foreign) = there.iter().find(|object| !self.is_left(object, dead.as_ref())) {
             let at = Location::new(Arc::clone(self.target.storage()), foreign.key.as_str());
             match dead.is_some_and(|dead| !dead.copied.is_empty()) {
@@ -166,7 +175,9 @@ impl ObjectTransfer {
             });
         }
         self.owned = Some(owned);
-        self.keep(&dead.map(|dead| dead.copied).unwrap_or_default(), there)
+        self.keep(&dead.map(|dead| dead.copied).unwrap_or_default(), there)?;
+        self.is_clean = true;
+        Ok(())
     }
 
     /// The objects at the names of the files, or in their folder.
@@ -443,7 +454,7 @@ impl Drop for ObjectTransfer {
         let unfinished = unfinished.filter(|(file, _)| !copied.contains_key(&file.name));
         let unfinished = markers.into_iter().chain(unfinished.map(|(_, key)| key.clone()));
         let gone = self.objects.delete(&unfinished.collect::<Vec<_>>());
-        match copied.is_empty() && gone.is_ok() {
+        match self.is_clean && copied.is_empty() && gone.is_ok() {
             true => drop(owned.release()),
             false => owned.leave(),
         }

@@ -195,88 +195,107 @@ proptest! {
         layout in prop::sample::select(vec!["regrow", "orbax", "safetensors", "npy", "flax", "pytree_data"]),
         way in prop::sample::select(vec![Way::ToBucket, Way::FromBucket, Way::Within]),
     ) {
-        static CASES: AtomicU64 = AtomicU64::new(0);
-        let case = format!("copy-{:016x}", CASES.fetch_add(1, Ordering::Relaxed));
-        let layout_options = if layout == "safetensors" { r#"{"max_shard_bytes": 100000}"# } else { "null" };
-        let layout = Layout::from_name(layout, serde_json::from_str(layout_options).unwrap()).unwrap();
-        let suffix = if layout.name() == "flax" { ".msgpack" } else { "" };
-        let (disk, bucket) = (tempfile::tempdir().unwrap(), root(&SERVER_OF_COPIES, &case));
-        let disk_root = Location::local(disk.path());
-        let (from, to) = match way {
-            Way::ToBucket => (&disk_root, &bucket),
-            Way::FromBucket => (&bucket, &disk_root),
-            Way::Within => (&bucket, &bucket),
-        };
-        let (source, target) = (from.join(format!("s{suffix}")), to.join(format!("t{suffix}")));
-        let save = |fill| {
-            let options = SaveOptions { layout: layout.clone(), overwrite: true, casting: regrow::array::Casting::Lossy,  ..SaveOptions::default() };
-            save_with(&source, &tree(fill), &options).unwrap();
-        };
-        let copied = |overwrite| {
-            let options = CopyOptions { overwrite, ..CopyOptions::default() };
-            timed(|| copy(&source, &target, &options))
-        };
-        // A wrong read of the source arrives as it is: layouts without checksums cannot detect it.
-        let may_differ =
-            way != Way::ToBucket && faults.iter().any(|fault| format!("{fault:?}").contains("WrongBytes"));
-        SERVER_OF_COPIES.clear_faults();
-        save(1);
-
-        // A first copy, and again, as a person would: whole or not there.
-        for _ in 0..2 {
-            if load(&target).is_ok() {
-                break;
-            }
-            SERVER_OF_COPIES.faults(faults.clone());
-            let first = copied(false);
-            SERVER_OF_COPIES.clear_faults();
-            match (&first, load(&target)) {
-                _ if may_differ => {}
-                (_, Ok(loaded)) => prop_assert_eq!(fill_of(&loaded), 1),
-                (first, Err(error)) => {
-                    let is_none =
-                        matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Uncommitted | ErrorKind::NotACheckpoint);
-                    prop_assert!(first.is_err() && is_none, "{} after {:?}", error, first);
-                }
-            }
-        }
-        // An unfinished copy is continued to the end, with any files at the target.
-        if load(&target).is_err() || may_differ {
-            let done = copied(may_differ && layout.name() != "pytree_data");
-            prop_assert!(done.is_ok() || may_differ, "{:?}", done);
-        }
-        if !may_differ {
-            prop_assert_eq!(fill_of(&load(&target).unwrap()), 1);
-        }
-
-        // An overwrite: the old one or the new one. A pair in a bucket stays as it is.
-        if layout.name() == "pytree_data" {
-            return Ok(());
-        }
-        save(2);
-        SERVER_OF_COPIES.faults(faults.clone());
-        let second = copied(true);
-        SERVER_OF_COPIES.clear_faults();
-        if !may_differ || second.is_err() && layout.name() == "regrow" {
-            let found = fill_of(&load(&target).unwrap());
-            prop_assert!(found == 2 || second.is_err() && found == 1, "{} after {:?}", found, second);
-        }
-        // The next one ends it, and nothing is left. What was read wrongly before the first one
-        // failed is gone on with: then one more.
-        let rest = if may_differ && second.is_err() { 2 } else { 1 };
-        for _ in 0..rest {
-            let done = copied(true);
-            prop_assert!(done.is_ok(), "{:?}", done);
-        }
-        prop_assert_eq!(fill_of(&load(&target).unwrap()), 2);
-        let report = verify(&target).unwrap();
-        prop_assert!(report.is_ok(), "{:?}", report.findings);
-        let left = SERVER_OF_COPIES.keys("faults", &format!("{case}/"));
-        let is_left = |key: &&String| {
-            ["regrow-state", "orbax-checkpoint-tmp"].iter().any(|mark| key.contains(mark))
-        };
-        prop_assert_eq!(left.iter().filter(is_left).count(), 0, "{:?}", left);
+        check_copy(&faults, layout, way)?;
     }
+}
+
+/// Every request from the twelfth on is refused, although the server performs it. A dead copy must
+/// not leave files without a state object.
+#[test]
+fn a_copy_that_lost_every_answer_can_be_continued() {
+    let refused = Fault::refuse(Refusal::SlowDown).when(When::After(11)).applied();
+    check_copy(&[refused], "regrow", Way::ToBucket).unwrap();
+}
+
+fn check_copy(faults: &[Fault], layout: &str, way: Way) -> Result<(), TestCaseError> {
+    static CASES: AtomicU64 = AtomicU64::new(0);
+    let case = format!("copy-{:016x}", CASES.fetch_add(1, Ordering::Relaxed));
+    let layout_options = if layout == "safetensors" { r#"{"max_shard_bytes": 100000}"# } else { "null" };
+    let layout = Layout::from_name(layout, serde_json::from_str(layout_options).unwrap()).unwrap();
+    let suffix = if layout.name() == "flax" { ".msgpack" } else { "" };
+    let (disk, bucket) = (tempfile::tempdir().unwrap(), root(&SERVER_OF_COPIES, &case));
+    let disk_root = Location::local(disk.path());
+    let (from, to) = match way {
+        Way::ToBucket => (&disk_root, &bucket),
+        Way::FromBucket => (&bucket, &disk_root),
+        Way::Within => (&bucket, &bucket),
+    };
+    let (source, target) = (from.join(format!("s{suffix}")), to.join(format!("t{suffix}")));
+    let save = |fill| {
+        let options = SaveOptions {
+            layout: layout.clone(),
+            overwrite: true,
+            casting: regrow::array::Casting::Lossy,
+            ..SaveOptions::default()
+        };
+        save_with(&source, &tree(fill), &options).unwrap();
+    };
+    let copied = |overwrite| {
+        let options = CopyOptions { overwrite, ..CopyOptions::default() };
+        timed(|| copy(&source, &target, &options))
+    };
+    // A wrong read of the source arrives as it is: layouts without checksums cannot detect it.
+    let may_differ =
+        way != Way::ToBucket && faults.iter().any(|fault| format!("{fault:?}").contains("WrongBytes"));
+    SERVER_OF_COPIES.clear_faults();
+    save(1);
+
+    // A first copy, and again, as a person would: whole or not there.
+    for _ in 0..2 {
+        if load(&target).is_ok() {
+            break;
+        }
+        SERVER_OF_COPIES.faults(faults.to_vec());
+        let first = copied(false);
+        SERVER_OF_COPIES.clear_faults();
+        match (&first, load(&target)) {
+            _ if may_differ => {}
+            (_, Ok(loaded)) => prop_assert_eq!(fill_of(&loaded), 1),
+            (first, Err(error)) => {
+                let is_none = matches!(
+                    error.kind(),
+                    ErrorKind::NotFound | ErrorKind::Uncommitted | ErrorKind::NotACheckpoint
+                );
+                prop_assert!(first.is_err() && is_none, "{} after {:?}", error, first);
+            }
+        }
+    }
+    // An unfinished copy is continued to the end, with any files at the target.
+    if load(&target).is_err() || may_differ {
+        let done = copied(may_differ && layout.name() != "pytree_data");
+        prop_assert!(done.is_ok() || may_differ, "{:?}", done);
+    }
+    if !may_differ {
+        prop_assert_eq!(fill_of(&load(&target).unwrap()), 1);
+    }
+
+    // An overwrite: the old one or the new one. A pair in a bucket stays as it is.
+    if layout.name() == "pytree_data" {
+        return Ok(());
+    }
+    save(2);
+    SERVER_OF_COPIES.faults(faults.to_vec());
+    let second = copied(true);
+    SERVER_OF_COPIES.clear_faults();
+    if !may_differ || second.is_err() && layout.name() == "regrow" {
+        let found = fill_of(&load(&target).unwrap());
+        prop_assert!(found == 2 || second.is_err() && found == 1, "{} after {:?}", found, second);
+    }
+    // The next one ends it, and nothing is left. What was read wrongly before the first one
+    // failed is gone on with: then one more.
+    let rest = if may_differ && second.is_err() { 2 } else { 1 };
+    for _ in 0..rest {
+        let done = copied(true);
+        prop_assert!(done.is_ok(), "{:?}", done);
+    }
+    prop_assert_eq!(fill_of(&load(&target).unwrap()), 2);
+    let report = verify(&target).unwrap();
+    prop_assert!(report.is_ok(), "{:?}", report.findings);
+    let left = SERVER_OF_COPIES.keys("faults", &format!("{case}/"));
+    let is_left =
+        |key: &&String| ["regrow-state", "orbax-checkpoint-tmp"].iter().any(|mark| key.contains(mark));
+    prop_assert_eq!(left.iter().filter(is_left).count(), 0, "{:?}", left);
+    Ok(())
 }
 
 /// `REGROW_LONG=1` runs many more.

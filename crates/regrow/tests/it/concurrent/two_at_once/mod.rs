@@ -227,7 +227,7 @@ trait Actor {
 }
 
 /// How long one waits for the other before that one may go on, too.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Long enough for a machine that is busy with other tests.
 const LONG: Duration = Duration::from_secs(120);
