@@ -121,6 +121,10 @@ pub trait Publication: Debug + Send + Sync {
     /// Whether this publication has the lock of its target from its begin to its commit, so that
     /// the caller cannot take it.
     fn has_lock(&self) -> bool;
+
+    /// The folders above the target that this publication has made. If the commit fails under a lock
+    /// of the caller, the caller removes them after the lock, whose file is in one of them.
+    fn made_folders(&self) -> Vec<Location>;
 }
 
 /// A new folder, to which files are added by name.

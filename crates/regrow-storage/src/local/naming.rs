@@ -12,6 +12,7 @@ use super::staging::{Staged, Staging};
 use super::temporary::replaced_path;
 use crate::Publication;
 use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
 use crate::lock::TargetLock;
 use crate::monitor::Stage;
 use crate::store::local::folders::{sync_folder, sync_made};
@@ -32,6 +33,10 @@ impl<T: Staged> Publication for T {
 
     fn has_lock(&self) -> bool {
         false
+    }
+
+    fn made_folders(&self) -> Vec<Location> {
+        self.staging().made_folders()
     }
 }
 

@@ -197,6 +197,10 @@ impl Staging {
         Ok(FileWriter::new(DirectWriter::create_with(path, &options)?.watched(&self.monitor)))
     }
 
+    pub(super) fn made_folders(&self) -> Vec<Location> {
+        self.made_parents.iter().map(Location::local).collect()
+    }
+
     pub(super) fn sync_later(&self, path: PathBuf) {
         if self.durable {
             self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).push(path);

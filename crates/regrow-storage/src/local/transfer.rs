@@ -213,6 +213,10 @@ impl Publication for LocalTransfer {
     fn has_lock(&self) -> bool {
         false
     }
+
+    fn made_folders(&self) -> Vec<Location> {
+        self.staging().made_folders()
+    }
 }
 
 impl Transfer for LocalTransfer {

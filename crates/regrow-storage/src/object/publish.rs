@@ -384,6 +384,10 @@ impl Publication for NewObjects {
     fn has_lock(&self) -> bool {
         matches!(self.kind, Target::Siblings { .. })
     }
+
+    fn made_folders(&self) -> Vec<Location> {
+        Vec::new()
+    }
 }
 
 impl NewFolder for NewObjects {

@@ -374,6 +374,10 @@ impl Publication for ObjectTransfer {
     fn has_lock(&self) -> bool {
         matches!(self.kind, Target::Siblings { .. })
     }
+
+    fn made_folders(&self) -> Vec<Location> {
+        Vec::new()
+    }
 }
 
 impl Transfer for ObjectTransfer {

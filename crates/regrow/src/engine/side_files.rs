@@ -64,7 +64,9 @@ impl SideFiles {
     pub fn commit(self, at: &Location, files: Box<dyn Publication>, monitor: &Monitor) -> Result<()> {
         let change = Change { name: "save", wait: self.wait, monitor };
         let overwrite = self.is_overwrite;
-        commit_files(&change, at, files, overwrite, |lock| self.put(at, lock))
+        let is_wanted = self.seal.is_wanted() || self.parity.is_wanted();
+        let put = |lock: &TargetLock| self.put(at, lock);
+        commit_files(&change, at, files, overwrite, is_wanted.then_some(put))
     }
 
     fn put(self, at: &Location, lock: &TargetLock) -> Result<()> {
@@ -80,8 +82,12 @@ pub(super) fn commit_files(
     target: &Location,
     files: Box<dyn Publication>,
     overwrite: bool,
-    put_side_files: impl FnOnce(&TargetLock) -> Result<()>,
+    put_side_files: Option<impl FnOnce(&TargetLock) -> Result<()>>,
 ) -> Result<()> {
+    // No process seals a file that does not exist yet.
+    if !overwrite && put_side_files.is_none() && !side_files_of(target).any(|file| file.is_file()) {
+        return files.commit();
+    }
     let is_locked = files.has_lock();
     let lock = if is_locked { None } else { Some(change.lock(target)?) };
     // The side files of a removed file stay beside its name. A publication that has the lock
@@ -89,7 +95,13 @@ pub(super) fn commit_files(
     if overwrite || is_locked || identity(target).is_none() {
         take_from_files(target)?;
     }
-    files.commit_under(lock.as_ref())?;
+    let made = files.made_folders();
+    if let Err(error) = files.commit_under(lock.as_ref()) {
+        drop(lock);
+        made.iter().rev().for_each(Location::remove_if_empty);
+        return Err(error);
+    }
+    let Some(put_side_files) = put_side_files else { return Ok(()) };
     let lock = lock.map_or_else(|| change.lock(target).map_err(is_committed), Ok)?;
     put_side_files(&lock)
 }

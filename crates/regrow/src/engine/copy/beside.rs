@@ -49,6 +49,10 @@ impl Beside {
         Ok(Self { seal, signature: signature::place_of(source).read("the signature")?, parity })
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.seal.is_none() && self.signature.is_none() && self.parity.is_none()
+    }
+
     /// Writes the side files beside the copy, whose lock the caller has.
     pub(super) fn put(self, target: &Location) -> Result<()> {
         let written = |what: &str, again: &str, error: Error| {

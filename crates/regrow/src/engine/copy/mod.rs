@@ -28,7 +28,7 @@ use crate::formats::located;
 use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, gb_per_s};
 use crate::storage::Retries;
-use crate::storage::{Target, Transfer, TransferFile, TransferOptions};
+use crate::storage::{Target, TargetLock, Transfer, TransferFile, TransferOptions};
 use crate::text::{counted, format_seconds, format_speed, printable};
 
 mod beside;
@@ -162,7 +162,9 @@ fn commit(
     }
     let beside = Beside::of(source, target)?;
     let change = Change { name: "copy", wait: options.wait, monitor: &options.monitor };
-    commit_files(&change, target, transfer, options.overwrite, |_| beside.put(target))
+    let has_any = !beside.is_empty();
+    let put = |_: &TargetLock| beside.put(target);
+    commit_files(&change, target, transfer, options.overwrite, has_any.then_some(put))
 }
 
 fn passes(options: &CopyOptions) -> u64 {
