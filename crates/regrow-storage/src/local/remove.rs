@@ -99,25 +99,30 @@ pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
         let Some((found, modified)) = stock else {
             return Err(Error::io("cannot look at", folder, std::io::ErrorKind::NotFound.into()));
         };
-        match lock(folder) {
-            // The sweep has put back or removed such a folder, if it got the lock of the target.
-            Ok(Lock::Ours(_) | Lock::Unlockable(_)) if is_unnamed(folder) && !force => {
-                return Err(Error::new(ErrorKind::Busy, "these files may be the only copy of a checkpoint")
-                    .in_file(folder)
-                    .expected("the lock of the checkpoint", "another process that has it")
-                    .help("wait until that process ends, then try again; `force` deletes the files"));
-            }
-            Ok(Lock::Ours(_lock)) if is_own(folder) || force || !is_recent(modified) => remove_all(folder)?,
-            Ok(Lock::Unlockable(_)) if force || !is_recent(modified) => remove_all(folder)?,
-            Ok(Lock::Theirs) if force => remove_all(folder)?,
-            Ok(_) => return Err(may_live(folder, modified)),
-            // The sweep removed the folder.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(Error::io("cannot remove", folder, error)),
-        }
+        remove_left(folder, modified, force)?;
         removed.merge(found);
     }
     Ok(removed)
+}
+
+/// Removes a temporary folder, unless its writer may live, or it may be needed.
+fn remove_left(folder: &Path, modified: Option<SystemTime>, force: bool) -> Result<()> {
+    match lock(folder) {
+        // The sweep has put back or removed such a folder, if it got the lock of the target.
+        Ok(Lock::Ours(_) | Lock::Unlockable(_)) if is_unnamed(folder) && !force => {
+            Err(Error::new(ErrorKind::Busy, "these files may be the only copy of a checkpoint")
+                .in_file(folder)
+                .expected("the lock of the checkpoint", "another process that has it")
+                .help("wait until that process ends, then try again; `force` deletes the files"))
+        }
+        Ok(Lock::Ours(_lock)) if is_own(folder) || force || !is_recent(modified) => remove_all(folder),
+        Ok(Lock::Unlockable(_)) if force || !is_recent(modified) => remove_all(folder),
+        Ok(Lock::Theirs) if force => remove_all(folder),
+        Ok(_) => Err(may_live(folder, modified)),
+        // The sweep removed the folder.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Error::io("cannot remove", folder, error)),
+    }
 }
 
 /// Restores a checkpoint whose writer died between two renames, or finishes a commit that had
