@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use regrow_base::error::{Error, ErrorKind, Result};
 use regrow_base::system::name_of_bytes;
-use regrow_storage::local::{Begun, Held, begun, look_at_lock, where_is};
+use regrow_storage::local::{Begun, begun, where_is};
 use regrow_storage::location::Location;
 
 pub use crate::options::{DATA_SUFFIX, MANIFEST_SUFFIX};
@@ -164,7 +164,7 @@ fn comes(stem: &Location, files: impl Fn() -> Files) -> bool {
     // Only on a local disk does a commit remove the old file first.
     let Ok(stem) = stem.local_path() else { return is_there() };
     while !is_there() {
-        if look_at_lock(stem) == Held::Free {
+        if !matches!(begun(stem), Some(Begun::Living)) {
             // The file may have appeared before the last commit ended.
             return is_there();
         }
