@@ -67,7 +67,7 @@ def numpy_dtype(tensor: Any) -> np.dtype[Any]:
 
 
 _PACKED = ("int1", "int2", "int4", "uint1", "uint2", "uint4")
-"""torch's names for dtypes of which several elements are packed into a byte. ml_dtypes has one
+"""torch's names for dtypes that pack several elements into a byte. ml_dtypes has one
 element in each byte.
 """
 

@@ -1,4 +1,4 @@
-//! Saves that are killed before one of their system calls, or of which one system call fails. The
+//! Saves that are killed before one of their system calls, or whose system call fails once. The
 //! path holds exactly the previous or the new checkpoint, and the error says which. The next save
 //! removes all temporary files.
 //!

@@ -288,7 +288,7 @@ trait Stage {
     /// Requests, or system calls, of an undisturbed work, and how it ended.
     fn steps_alone(&mut self, work: &Work) -> (u64, End);
 
-    /// Plays works, each of which pauses at this step; how they ended.
+    /// Plays works that pause at these steps. Returns how they ended.
     fn play(&mut self, works: &[&Work], stops_at: &[u64]) -> Ends;
 
     /// The place, for who judges it.
