@@ -23,6 +23,7 @@ pub const WORDS: &[[&str; 3]] = &[
     // Options of many calls.
     ["`overwrite`", "`overwrite=True`", "`--overwrite`"],
     ["`lossy`", "`lossy=True`", "`--lossy`"],
+    ["`wait`", "`wait=SECONDS`", "`--wait SECONDS`"],
     ["`cast`", "`cast=\"...\"`", "`--cast`"],
     ["`only`", "`only=\"...\"`", "`--only`"],
     ["`partial`", "`extra=\"drop\"`", "`partial`"],

@@ -21,7 +21,7 @@ Examples:
   regrow doctor runs/step_100           # which process uses it, and what a killed one left
   regrow doctor s3://bucket/runs/step_100";
 
-/// Check the machine, the file system or bucket, the packages, the locks of a checkpoint.
+/// Check the machine, a folder or bucket, the packages, and locks.
 ///
 /// Lists missing features and their effects. For a checkpoint, lists the process that changes it,
 /// and the files that killed processes left, with the way to end each. The check writes a few

@@ -179,6 +179,7 @@ fn comes(stem: &Location, files: impl Fn() -> Files) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use regrow_base::monitor::Monitor;
     use regrow_storage::NewSiblings;
     use regrow_storage::local::StagedSiblings;
 
@@ -197,6 +198,7 @@ mod tests {
             let stem = root.path().join(format!("model_{moves}"));
             stage(&stem).commit().unwrap();
             let mut staged = stage(&stem);
+            let _lock = Location::local(&stem).lock("save", None, &Monitor::new()).unwrap();
             assert!(staged.die_after(moves).is_err());
             // The writer still holds its lock.
             assert!(matches!(begun(&stem), Some(Begun::Living)));
