@@ -411,8 +411,8 @@ pub trait Upkeep: Debug + Send + Sync {
     /// Errors of the storage.
     fn traces(&self, at: &Location) -> Result<Vec<Trace>>;
 
-    /// Takes the lock of the target, and finishes the commit of a dead process. Waits at most `wait`
-    /// for another process that has the lock; the default is [`WAIT_DEFAULT`].
+    /// Takes the lock of the target, and finishes the commit of a dead process. Waits at most
+    /// `wait` for another process that has the lock; the default is [`WAIT_DEFAULT`].
     ///
     /// # Errors
     /// `Busy` names the other process; `Cancelled`; errors of the storage.

@@ -122,8 +122,8 @@ pub trait Publication: Debug + Send + Sync {
     /// the caller cannot take it.
     fn has_lock(&self) -> bool;
 
-    /// The folders above the target that this publication has made. If the commit fails under a lock
-    /// of the caller, the caller removes them after the lock, whose file is in one of them.
+    /// The folders above the target that this publication has made. If the commit fails under a
+    /// lock of the caller, the caller removes them after the lock, whose file is in one of them.
     fn made_folders(&self) -> Vec<Location>;
 }
 

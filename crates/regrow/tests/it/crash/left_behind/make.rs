@@ -2,8 +2,8 @@
 //! the child leaves becomes the fixture.
 //!
 //! ```text
-//! REGROW_LEFT_BEHIND=<folder> cargo nextest run -p regrow --test it --features cloud --run-ignored only \
-//!     -E 'test(left_behind::make::)'
+//! REGROW_LEFT_BEHIND=<folder> cargo nextest run -p regrow --test it --features cloud \
+//!     --run-ignored only -E 'test(left_behind::make::)'
 //! ```
 //! Run the command again with `--features cloud,portable` for the overwrites in two renames. A
 //! fixture that exists is not made again. The README of the fixtures names the commit of the run.
