@@ -28,7 +28,7 @@ from regrow.safetensors._errors import as_safetensor_errors
 
 RAISED_AS_THEY_ARE = {
     "RegrowError", "LeafNotFoundError", "NotACheckpointError", "LeafTypeError", "MismatchError", "AlreadyExistsError",
-    "ReplacedError", "CancelledError", "SourceChangedError", "TimedOutError", "InternalError",
+    "BusyError", "ReplacedError", "CancelledError", "SourceChangedError", "TimedOutError", "InternalError",
     "UntrustedError", "UnknownKeywordError",
 }  # fmt: skip
 """Errors that safetensors has none for: it raises built-ins there, or never does what they tell
