@@ -94,7 +94,7 @@ pub fn write_equinox(
     let trailer = trailer.map(|trailer| to_trailer(trailer, &records)).transpose()?;
     let mut contents = Contents { line: line.to_vec(), records, trailer };
     released(py, || {
-        let staged = local::StagedFile::create(&path, true)?.durable(durable);
+        let staged = local::Staged::of_file(&path, true)?.durable(durable);
         write(&staged, &mut contents)?;
         staged.commit()
     })?;

@@ -18,7 +18,7 @@ use regrow_storage::NewFile;
 #[pyo3(signature = (path, data, mode=None))]
 pub fn put_file(py: Python<'_>, path: PathBuf, data: PyBackedBytes, mode: Option<u32>) -> PyResult<()> {
     released(py, || {
-        let staged = local::StagedFile::create(&path, true)?;
+        let staged = local::Staged::of_file(&path, true)?;
         fill(&staged, &data)?;
         if let Some(mode) = mode {
             // Some file systems refuse any change of the mode. Then commit the file with its
@@ -38,13 +38,13 @@ pub fn put_checkpoint_file(
     overwrite: bool,
 ) -> PyResult<()> {
     released(py, || {
-        let staged = local::StagedFile::create_over_any(&path, overwrite)?;
+        let staged = local::Staged::of_file_over_any(&path, overwrite)?;
         fill(&staged, &data)?;
         staged.commit()
     })
 }
 
-fn fill(staged: &local::StagedFile, data: &[u8]) -> Result<()> {
+fn fill(staged: &local::Staged, data: &[u8]) -> Result<()> {
     let mut writer = staged.single_writer(data.len() as u64, 0)?;
     writer.write(data)?;
     writer.finish().map(drop)
@@ -83,13 +83,13 @@ pub fn set_mode(py: Python<'_>, path: PathBuf, mode: u32) -> PyResult<()> {
 
 /// A file under a temporary name, which Python writes. `commit` renames it.
 #[pyclass(frozen, module = "regrow._native")]
-pub struct StagedFile(Mutex<Option<local::StagedFile>>);
+pub struct StagedFile(Mutex<Option<local::Staged>>);
 
 #[pymethods]
 impl StagedFile {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, durable: bool) -> PyResult<Self> {
-        let staged = released(py, || local::StagedFile::create(&path, true))?;
+        let staged = released(py, || local::Staged::of_file(&path, true))?;
         Ok(Self(Mutex::new(Some(staged.durable(durable)))))
     }
 
@@ -111,7 +111,7 @@ impl StagedFile {
 }
 
 impl StagedFile {
-    fn staged(&self) -> MutexGuard<'_, Option<local::StagedFile>> {
+    fn staged(&self) -> MutexGuard<'_, Option<local::Staged>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::*;
 use regrow_base::error::ErrorKind;
 use regrow_storage::NewFolder;
-use regrow_storage::local::StagedFolder;
+use regrow_storage::local::Staged;
 
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
@@ -17,7 +17,7 @@ fn names(folder: &Path) -> Vec<String> {
 
 fn save(target: &Path, overwrite: bool, content: &str) -> Result<()> {
     tell_storage();
-    let staged = StagedFolder::create(target, overwrite)?;
+    let staged = Staged::of_folder(target, overwrite)?;
     staged.write("_METADATA", content.as_bytes())?;
     staged.write("d/data", content.as_bytes())?;
     staged.commit()
@@ -145,7 +145,7 @@ fn folders_that_only_look_like_checkpoints_are_kept() {
             false => fs::write(target.join(name), b"{}").unwrap(),
         }
         fs::write(target.join("thesis.txt"), b"...").unwrap();
-        let error = StagedFolder::create(&target, true).unwrap_err();
+        let error = Staged::of_folder(&target, true).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{name}");
         assert!(target.join("thesis.txt").is_file());
     }

@@ -181,14 +181,14 @@ mod tests {
     use super::*;
     use regrow_base::monitor::Monitor;
     use regrow_storage::NewSiblings;
-    use regrow_storage::local::StagedSiblings;
+    use regrow_storage::local::Staged;
 
     #[test]
     fn a_pair_goes_by_one_of_its_files_also_while_a_living_writer_has_it_moved() {
         let root = tempfile::tempdir().unwrap();
         let suffixes = [DATA_SUFFIX, MANIFEST_SUFFIX].map(str::to_owned);
         let stage = |stem: &Path| {
-            let staged = StagedSiblings::create(stem, &suffixes, true).unwrap();
+            let staged = Staged::of_siblings(stem, &suffixes, true).unwrap();
             for at in 0..suffixes.len() {
                 staged.sibling_writer(at, 0, 0).unwrap().finish().unwrap();
             }

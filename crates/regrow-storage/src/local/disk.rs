@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use super::joined_folder::SharedFolder;
 use super::lock::lock_target;
-use super::staging::Terms;
+use super::target::Goal;
 use super::{
-    Hold, LocalTransfer, StagedFile, StagedFolder, StagedSiblings, finish_locked, finish_unfinished, hold,
-    move_folder, remove_checkpoint, remove_files, remove_unfinished, stock, traces,
+    Hold, LocalTransfer, Staged, finish_locked, finish_unfinished, hold, move_folder, remove_checkpoint,
+    remove_files, remove_unfinished, stock, traces,
 };
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -204,20 +204,15 @@ impl Storage for LocalDisk {
 
 impl Publish for LocalDisk {
     fn check_publish(&self, target: &Location, kind: &Target, options: PublishOptions<'_>) -> Result<()> {
-        let (path, overwrite) = (target.local_path()?, options.overwrite);
-        match kind {
-            Target::Folder => StagedFolder::may_begin(path, overwrite, options.keeps_others),
-            Target::File => StagedFile::may_begin(target, &options),
-            Target::Siblings { suffixes } => StagedSiblings::may_begin(path, suffixes, overwrite),
-        }
+        Goal::of(target, kind, &options)?.check()
     }
 
     fn publish_folder(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn BegunFolder>> {
-        Ok(Box::new(StagedFolder::begin(target.local_path()?, &Terms::of(&options))?))
+        Ok(Box::new(Staged::begin(Goal::of(target, &Target::Folder, &options)?, &options, false)?))
     }
 
     fn publish_file(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn BegunFile>> {
-        Ok(Box::new(StagedFile::begin(target.local_path()?, &Terms::of(&options), options.may_replace)?))
+        Ok(Box::new(Staged::begin(Goal::of(target, &Target::File, &options)?, &options, false)?))
     }
 
     fn publish_siblings(
@@ -226,7 +221,8 @@ impl Publish for LocalDisk {
         suffixes: &[String],
         options: PublishOptions<'_>,
     ) -> Result<Box<dyn BegunSiblings>> {
-        Ok(Box::new(StagedSiblings::begin(target.local_path()?, suffixes, &Terms::of(&options))?))
+        let kind = Target::Siblings { suffixes: suffixes.to_vec() };
+        Ok(Box::new(Staged::begin(Goal::of(target, &kind, &options)?, &options, false)?))
     }
 
     fn join(

@@ -5,30 +5,20 @@
 //! rank k            join   ──▶ ... files ...  its own files are durable
 //! ```
 
-use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
-
-use super::folder_files::{FolderFiles, InFolder};
-use super::naming::sync_written;
+use super::files::{Files, InFolder};
 use super::target::resolve;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
-use crate::monitor::{Monitor, Stage};
+use crate::monitor::Stage;
 use crate::{Identity, JoinedFolder, PublishOptions, UNCOMMITTED_MARK};
 
 /// A temporary folder that another process has made, and will commit or remove.
 #[derive(Debug)]
 pub(super) struct SharedFolder {
-    folder: PathBuf,
+    files: Files,
     /// The identity of the folder. A rename does not change it.
     identity: Option<Identity>,
-    absolute: PathBuf,
-    target: Location,
-    durable: bool,
-    monitor: Monitor,
-    unsynced: Mutex<Vec<PathBuf>>,
-    linked_bytes: AtomicU64,
+    absolute: Location,
 }
 
 impl SharedFolder {
@@ -41,11 +31,10 @@ impl SharedFolder {
     pub(super) fn join(target: &Location, ticket: &str, options: PublishOptions<'_>) -> Result<Self> {
         let path = target.local_path()?;
         let absolute = resolve(path, options.overwrite)?;
-        let is_name = !ticket.contains('/') && ticket.contains(UNCOMMITTED_MARK);
-        let Some(parent) = absolute.parent().filter(|_| is_name) else {
+        if ticket.contains('/') || !ticket.contains(UNCOMMITTED_MARK) {
             return Err(Error::invalid(format!("{ticket:?} is not the ticket of a save")).in_file(path));
-        };
-        let folder = parent.join(ticket);
+        }
+        let folder = absolute.with_file_name(ticket);
         if !folder.is_dir() {
             return Err(Error::new(
                 ErrorKind::NotFound,
@@ -56,27 +45,21 @@ impl SharedFolder {
         }
         Ok(Self {
             identity: Location::local(&folder).identity(),
-            folder,
-            absolute,
-            target: target.clone(),
-            durable: options.durable,
-            monitor: options.monitor.clone(),
-            unsynced: Mutex::default(),
-            linked_bytes: AtomicU64::new(0),
+            files: Files::new(folder, target, options.durable, options.monitor),
+            absolute: Location::local(absolute),
         })
     }
 }
 
 impl InFolder for SharedFolder {
-    fn files(&self) -> FolderFiles<'_> {
-        let Self { folder, target, monitor, unsynced, linked_bytes, .. } = self;
-        FolderFiles { folder, target, durable: self.durable, monitor, unsynced, linked_bytes }
+    fn files(&self) -> &Files {
+        &self.files
     }
 }
 
 impl JoinedFolder for SharedFolder {
     fn claim(&self, name: &str) -> Result<bool> {
-        self.files().claim(name)
+        self.files.claim(name)
     }
 
     fn share_len_bytes(&self) -> u64 {
@@ -84,23 +67,25 @@ impl JoinedFolder for SharedFolder {
     }
 
     fn finish_share(&self) -> Result<()> {
-        self.monitor.check()?;
-        if !self.durable {
+        let Files { monitor, durable, folder, .. } = &self.files;
+        monitor.check()?;
+        if !durable {
             return Ok(());
         }
-        self.monitor.enter(Stage::Sync);
-        self.monitor.timed(Stage::Sync, 0, || sync_written(&self.folder, &self.unsynced))
+        monitor.enter(Stage::Sync);
+        monitor.timed(Stage::Sync, 0, || self.files.sync(folder))
     }
 
     fn is_published(&self) -> Result<bool> {
-        Ok(self.identity.is_some() && Location::local(&self.absolute).identity() == self.identity)
+        Ok(self.identity.is_some() && self.absolute.identity() == self.identity)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::StagedFolder;
+    use super::super::Staged;
     use super::*;
+    use crate::monitor::Monitor;
     use crate::{BegunFolder, NewFolder};
 
     fn joined(target: &Location, ticket: &str, durable: bool, monitor: &Monitor) -> SharedFolder {
@@ -112,7 +97,7 @@ mod tests {
     fn a_share_is_as_durable_as_it_was_told() {
         let root = tempfile::tempdir().unwrap();
         let target = Location::local(root.path().join("x"));
-        let begun = StagedFolder::create(&root.path().join("x"), false).unwrap();
+        let begun = Staged::of_folder(&root.path().join("x"), false).unwrap();
         for durable in [false, true] {
             let monitor = Monitor::new();
             let one = joined(&target, &begun.ticket().unwrap(), durable, &monitor);
@@ -120,9 +105,9 @@ mod tests {
             let name = format!("d/small {durable}");
             one.write(&name, b"abc").unwrap();
             assert_eq!(one.written(&name).unwrap(), b"abc");
-            assert_eq!(one.unsynced.lock().unwrap().len(), usize::from(durable));
+            assert_eq!(one.files.unsynced.lock().unwrap().len(), usize::from(durable));
             one.finish_share().unwrap();
-            assert!(one.unsynced.lock().unwrap().is_empty());
+            assert!(one.files.unsynced.lock().unwrap().is_empty());
             // Each process has its own monitor, which cancels only its own share.
             monitor.cancel();
             assert!(one.monitor().is_cancelled());
@@ -135,7 +120,7 @@ mod tests {
     fn it_is_published_when_its_own_folder_has_the_name() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("x");
-        let begun = StagedFolder::create(&path, false).unwrap();
+        let begun = Staged::of_folder(&path, false).unwrap();
         let monitor = Monitor::new();
         let one = joined(&Location::local(&path), &begun.ticket().unwrap(), true, &monitor);
         assert!(!one.is_published().unwrap());
@@ -143,7 +128,7 @@ mod tests {
         begun.commit().unwrap();
         assert!(one.is_published().unwrap());
         // Another checkpoint that takes the name does not count as this one.
-        let other = StagedFolder::create(&path, true).unwrap();
+        let other = Staged::of_folder(&path, true).unwrap();
         other.write("_METADATA", b"{}").unwrap();
         other.commit().unwrap();
         assert!(!one.is_published().unwrap());

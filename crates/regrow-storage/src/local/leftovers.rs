@@ -16,115 +16,96 @@ use std::time::{Duration, Instant};
 use super::lock::{Held, lock_target, look_at_lock, sweep_lock};
 use super::rename::rename_new;
 use super::siblings;
+use super::target::split;
 use super::temporary::{Kind, copy_path, kind_in, kind_of, name_in, temporary_name};
 use crate::UNCOMMITTED_MARK;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::lock::TargetLock;
 use crate::monitor::Monitor;
 use crate::system::{id_of, id_of_name, make_folder, open_folder_no_link, set_mode};
 use crate::traces::{Life, Trace, TraceKind};
 
-/// Attempts to make a folder. Another writer may remove a new folder before it is locked.
-const TRIES: usize = 16;
+/// Pause between two attempts to lock a folder.
+const PACE: Duration = Duration::from_millis(1);
 
-/// Readers hold a lock for at most about this long.
-const READER_PACE: Duration = Duration::from_millis(1);
-
-/// Attempts to take a lock that readers hold. Many readers may take it one after the other.
-const READER_TRIES: usize = 100;
+/// Attempts to lock a folder. Readers hold its lock for about `PACE`, and many readers may take it
+/// one after the other. Another writer may remove a new folder before it is locked.
+const TRIES: usize = 100;
 
 /// The list of the files that a copy has finished.
 pub(super) const JOURNAL: &str = "journal";
-
-/// Whether the temporary folder of a copy has no journal, so that no copy can continue it.
-pub(super) fn is_over(folder: &Path) -> bool {
-    fs::symlink_metadata(folder.join(JOURNAL)).is_err()
-}
-
-fn keep_removing(parent: &Path) -> Error {
-    Error::new(crate::error::ErrorKind::Io, "other writers keep removing the temporary folder")
-        .in_file(parent)
-}
 
 /// A temporary folder of this process, and its lock.
 #[derive(Debug)]
 pub(super) struct OwnFolder {
     pub(super) path: PathBuf,
-    /// Whether an earlier writer has left files to continue from.
+    /// Whether an earlier copy has left files to continue from.
     pub(super) has_beginning: bool,
     _lock: File,
 }
 
 impl OwnFolder {
     /// Makes a temporary folder for `name` in `parent` and locks it. With `private` its mode is
-    /// 0700.
-    pub(super) fn make(parent: &Path, name: &OsStr, private: bool) -> Result<Self> {
-        let mode = if private { 0o700 } else { 0o777 };
-        for _ in 0..TRIES {
-            let path = parent.join(temporary_name(name, "")?);
-            make_folder(&path, mode).map_err(|error| Error::io("cannot make a folder", &path, error))?;
-            match lock(&path) {
-                Ok(Lock::Ours(lock) | Lock::Unlockable(lock)) => {
-                    return Ok(Self { path, has_beginning: false, _lock: lock });
-                }
-                // Another writer that removes temporary folders locked this one first.
-                Ok(Lock::Theirs) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => {
-                    let _ = fs::remove_dir(&path);
-                    return Err(Error::io("cannot lock", &path, error));
-                }
-            }
-        }
-        Err(keep_removing(parent))
-    }
-
-    /// Locks the temporary folder of copies to `name`, and makes it if it is missing. Files of an
-    /// earlier copy stay.
+    /// 0700. All copies to `name` use the same folder, so files of an earlier copy stay.
     ///
     /// # Errors
     /// `AlreadyExists` if another copy has the folder.
-    pub(super) fn of_copy(parent: &Path, name: &OsStr, private: bool) -> Result<Self> {
-        let path = copy_path(parent, name);
+    pub(super) fn make(parent: &Path, name: &OsStr, private: bool, is_copy: bool) -> Result<Self> {
         let mode = if private { 0o700 } else { 0o777 };
-        let cannot_lock = |error| Error::io("cannot lock", &path, error);
-        for _ in 0..READER_TRIES {
+        for _ in 0..TRIES {
+            let path = match is_copy {
+                true => copy_path(parent, name),
+                false => parent.join(temporary_name(name, "")?),
+            };
+            let cannot = |error| Error::io("cannot make and lock", &path, error);
             match make_folder(&path, mode) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(Error::io("cannot make a folder", &path, error));
-                }
-                _ => {}
+                Err(error) if is_copy && error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => made.map_err(cannot)?,
             }
             match lock(&path) {
                 Ok(Lock::Ours(lock) | Lock::Unlockable(lock)) => {
-                    if private {
-                        set_mode(&path, mode).map_err(cannot_lock)?;
+                    if is_copy && private {
+                        set_mode(&path, mode).map_err(cannot)?;
                     }
-                    let has_beginning = !is_over(&path);
+                    let has_beginning = has_journal(&path);
                     return Ok(Self { path, has_beginning, _lock: lock });
                 }
-                // The lock belongs to another copy, or to a process that briefly checks whether a
-                // copy runs.
-                Ok(Lock::Theirs) => std::thread::sleep(READER_PACE),
+                // The lock belongs to another copy, or to a process that looks or removes.
+                Ok(Lock::Theirs) => std::thread::sleep(PACE),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(cannot_lock(error)),
+                Err(error) => {
+                    // Fails if an earlier copy has left files.
+                    let _ = fs::remove_dir(&path);
+                    return Err(cannot(error));
+                }
             }
         }
-        Err(Error::new(crate::error::ErrorKind::AlreadyExists, "another process copies to this target")
+        Err(Error::new(ErrorKind::AlreadyExists, "another process copies to this target")
             .in_file(parent.join(name))
-            .help(format!("wait until it ends: it holds the lock on {}", path.display())))
+            .help(format!("wait until it ends: it holds the lock on {}", copy_path(parent, name).display())))
     }
+}
+
+/// Whether the next copy continues from the files in a temporary folder.
+fn has_journal(folder: &Path) -> bool {
+    fs::symlink_metadata(folder.join(JOURNAL)).is_ok()
+}
+
+/// The temporary folders of regrow for `name`, and their kinds.
+fn folders_of(parent: &Path, name: &OsStr) -> Vec<(PathBuf, Kind)> {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((entry.path(), kind_of(&entry.file_name(), name)?))).collect()
 }
 
 /// The temporary folders of running and killed saves and copies to `name`, including Orbax' own.
 pub(super) fn leftovers_of(parent: &Path, name: &OsStr) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     let is_left = |entry: &OsStr| {
         let rest = entry.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
         kind_of(entry, name).is_some()
             || rest.is_some_and(|rest| rest.starts_with(UNCOMMITTED_MARK.as_bytes()))
     };
-    let left = entries.flatten().filter(|entry| is_left(&entry.file_name()));
+    let left = entries.filter(|entry| is_left(&entry.file_name()));
     let folders = left.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     folders.map(|entry| entry.path()).collect()
 }
@@ -147,62 +128,18 @@ pub(super) fn trace_of(folder: PathBuf, held: &Held) -> Trace {
 }
 
 /// Removes temporary files of killed writers of `name` from `parent`, and all lock files there that
-/// no process holds. Restores a checkpoint whose
-/// overwrite was killed between its two renames. Files that cannot be removed stay; they do no
+/// no process holds. Finishes begun commits first. Files that cannot be removed stay; they do no
 /// harm. Returns whether a checkpoint got its name back.
 pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
-    settle(parent, name, false, None)
-}
-
-/// As [`sweep`], but removes no unfinished save: only restores targets and finishes commits. The
-/// caller may have the lock of the target.
-pub(super) fn finish(parent: &Path, name: &OsStr, lock: Option<&TargetLock>) -> bool {
-    settle(parent, name, true, lock)
-}
-
-/// How long a sweep waits for the lock of a target that a dead writer has left without a name.
-const NAME_WAIT: Duration = Duration::from_millis(100);
-
-/// As `sweep`, for every name in a folder. Files of a name that is too long for temporary names
-/// stay for the next save to that name.
-pub fn sweep_folder(folder: &Path) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
-    let names: BTreeSet<OsString> =
-        entries.flatten().filter_map(|entry| name_in(&entry.file_name())).collect();
-    for name in names {
-        sweep(folder, &name);
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        sweep_lock(&entry.path());
     }
-}
-
-fn settle(parent: &Path, name: &OsStr, only_finish: bool, lock_of_caller: Option<&TargetLock>) -> bool {
-    let Ok(entries) = fs::read_dir(parent) else { return false };
-    let found = entries.filter_map(|entry| {
-        let path = entry.ok()?.path();
-        if !only_finish {
-            sweep_lock(&path);
-        }
-        let kind = kind_of(path.file_name()?, name)?;
-        Some((path, kind))
-    });
-    let (unnamed, unfinished): (Vec<_>, Vec<_>) =
-        found.partition(|(path, kind)| *kind == Kind::Replaced || siblings::has_begun(path));
-    let give_names = |lock: &TargetLock| {
-        let give = |(path, kind): &(PathBuf, Kind)| finish_one(parent, name, path, *kind, only_finish, lock);
-        unnamed.iter().filter(|left| give(left)).count() > 0
-    };
-    let take = || lock_target(&parent.join(name), "finish a save", Some(NAME_WAIT), &Monitor::new());
-    let has_named = !unnamed.is_empty()
-        && match lock_of_caller {
-            Some(lock) => give_names(lock),
-            // A live process that has the lock is about to give the names itself.
-            None => take().is_ok_and(|lock| give_names(&lock)),
-        };
-    for (path, kind) in unfinished.iter().filter(|_| !only_finish) {
-        // The next copy continues from these files.
-        let is_for_next_copy = || *kind == Kind::Copy && !is_over(path);
-        if !is_for_next_copy()
+    let left = folders_of(parent, name);
+    let has_named = finish_all(parent, name, &left, None);
+    for (path, kind) in &left {
+        if *kind != Kind::Replaced
             && let Ok(Lock::Ours(_lock)) = lock(path)
-            && !is_for_next_copy()
+            && !(*kind == Kind::Copy && has_journal(path))
             && !siblings::has_begun(path)
         {
             remove(path);
@@ -211,35 +148,58 @@ fn settle(parent: &Path, name: &OsStr, only_finish: bool, lock_of_caller: Option
     has_named
 }
 
+/// As `sweep`, for every name in a folder. Files of a name that is too long for temporary names
+/// stay for the next save to that name.
+pub fn sweep_folder(folder: &Path) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names: BTreeSet<OsString> = entries.filter_map(|entry| name_in(&entry.file_name())).collect();
+    for name in names {
+        sweep(folder, &name);
+    }
+}
+
+/// Finishes the commits to `name` that dead writers have begun, and removes no other file. Returns
+/// whether a checkpoint got its name back. The caller may have the lock of the target.
+pub(super) fn finish(parent: &Path, name: &OsStr, lock: Option<&TargetLock>) -> bool {
+    finish_all(parent, name, &folders_of(parent, name), lock)
+}
+
+/// How long a sweep waits for the lock of a target that a dead writer has left without a name.
+const NAME_WAIT: Duration = Duration::from_millis(100);
+
+fn finish_all(parent: &Path, name: &OsStr, left: &[(PathBuf, Kind)], lock: Option<&TargetLock>) -> bool {
+    let is_unnamed = |(path, kind): &&(PathBuf, Kind)| *kind == Kind::Replaced || siblings::has_begun(path);
+    let unnamed: Vec<_> = left.iter().filter(is_unnamed).collect();
+    let finish = |lock: &TargetLock| {
+        let finish = |(path, kind): &&&(PathBuf, Kind)| finish_one(&parent.join(name), path, *kind, lock);
+        unnamed.iter().filter(finish).count() > 0
+    };
+    let take = || lock_target(&parent.join(name), "finish a save", Some(NAME_WAIT), &Monitor::new());
+    match lock {
+        _ if unnamed.is_empty() => false,
+        Some(lock) => finish(lock),
+        // A live process that has the lock is about to give the names itself.
+        None => take().is_ok_and(|lock| finish(&lock)),
+    }
+}
+
 /// Restores the target from the temporary folder of a dead writer, or finishes its commit. Returns
 /// whether a checkpoint got its name back.
-fn finish_one(
-    parent: &Path,
-    name: &OsStr,
-    path: &Path,
-    kind: Kind,
-    only_finish: bool,
-    lock: &TargetLock,
-) -> bool {
-    if kind == Kind::Replaced {
-        return match rename_new(path, &parent.join(name)) {
+fn finish_one(target: &Path, path: &Path, kind: Kind, lock: &TargetLock) -> bool {
+    let finished = match kind {
+        Kind::Replaced => match rename_new(path, target) {
             // The overwrite was committed; only the removal of the old checkpoint is missing.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                if !only_finish {
-                    remove(path);
-                }
-                false
-            }
-            renamed => renamed.is_ok(),
-        };
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            renamed => renamed.map(|()| true),
+        },
+        // Without locks, the writer may live.
+        _ if !lock.is_sure => return false,
+        _ => siblings::finish(path, target.parent().unwrap_or(target)),
+    };
+    if finished.is_ok() {
+        remove(path);
     }
-    // Without locks, the writer may live.
-    if !lock.is_sure {
-        return false;
-    }
-    let Ok(is_finished) = siblings::finish(path, parent) else { return false };
-    remove(path);
-    is_finished
+    finished.unwrap_or(false)
 }
 
 /// Removes a temporary folder; what cannot be removed stays for the next save.
@@ -263,12 +223,10 @@ pub enum Begun {
 /// A commit of several files with the stem `stem` that has begun and not ended; `None` if there is
 /// none.
 pub fn begun(stem: &Path) -> Option<Begun> {
-    let name = stem.file_name()?;
-    let parent = stem.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let (parent, name) = split(stem).ok()?;
     let mut found = None;
-    for entry in fs::read_dir(parent).ok()?.flatten() {
-        let path = entry.path();
-        if kind_of(&entry.file_name(), name).is_none() || !siblings::has_begun(&path) {
+    for (path, _) in folders_of(parent, name) {
+        if !siblings::has_begun(&path) {
             continue;
         }
         match look_at_lock(stem) {
@@ -295,7 +253,7 @@ pub fn reappears(path: &Path) -> bool {
     // Between two looks one writer may end and the next begin, so one quiet look is not enough.
     while !is_there() && quiet < 3 && since.elapsed() < OVERWRITE_WAIT {
         match is_being_replaced(&named) {
-            true => std::thread::sleep(READER_PACE),
+            true => std::thread::sleep(PACE),
             false => quiet += 1,
         }
     }
@@ -318,12 +276,9 @@ const LINKS_MAX: usize = 40;
 
 /// Whether an overwrite by a live writer has moved the folder at `path` aside.
 fn is_being_replaced(path: &Path) -> bool {
-    let Some(name) = path.file_name() else { return false };
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let Ok(entries) = fs::read_dir(parent) else { return false };
-    let mut entries = entries.flatten();
-    entries.any(|entry| kind_of(&entry.file_name(), name) == Some(Kind::Replaced))
-        && look_at_lock(path) != Held::Free
+    let Ok((parent, name)) = split(path) else { return false };
+    let is_aside = || folders_of(parent, name).iter().any(|(_, kind)| *kind == Kind::Replaced);
+    is_aside() && look_at_lock(path) != Held::Free
 }
 
 /// The result of an attempt to lock a folder.
@@ -375,13 +330,13 @@ mod tests {
     fn who_looks_shares_the_lock_and_who_writes_does_not() {
         let root = tempfile::tempdir().unwrap();
         let name = OsStr::new("target");
-        let dead = OwnFolder::make(root.path(), name, false).unwrap().path;
+        let dead = OwnFolder::make(root.path(), name, false, false).unwrap().path;
         let first = lock_shared(&dead).unwrap();
         assert!(matches!(first, Lock::Ours(_)));
         assert!(matches!(lock_shared(&dead).unwrap(), Lock::Ours(_)));
         assert!(matches!(lock(&dead).unwrap(), Lock::Theirs));
         drop(first);
-        let alive = OwnFolder::make(root.path(), name, false).unwrap();
+        let alive = OwnFolder::make(root.path(), name, false, false).unwrap();
         assert!(matches!(lock_shared(&alive.path).unwrap(), Lock::Theirs));
     }
 
@@ -389,9 +344,9 @@ mod tests {
     fn sweeps_what_is_not_locked() {
         let root = tempfile::tempdir().unwrap();
         let name = OsStr::new("target");
-        let alive = OwnFolder::make(root.path(), name, false).unwrap();
-        let dead = OwnFolder::make(root.path(), name, false).unwrap().path;
-        let other = OwnFolder::make(root.path(), OsStr::new("other"), false).unwrap().path;
+        let alive = OwnFolder::make(root.path(), name, false, false).unwrap();
+        let dead = OwnFolder::make(root.path(), name, false, false).unwrap().path;
+        let other = OwnFolder::make(root.path(), OsStr::new("other"), false, false).unwrap().path;
         fs::write(dead.join("file"), b"x").unwrap();
         sweep(root.path(), name);
         assert!(alive.path.is_dir());
@@ -403,17 +358,17 @@ mod tests {
     fn what_a_copy_has_left_stays_as_long_as_it_can_go_on() {
         let root = tempfile::tempdir().unwrap();
         let name = OsStr::new("target");
-        let copy = OwnFolder::of_copy(root.path(), name, false).unwrap();
+        let copy = OwnFolder::make(root.path(), name, false, true).unwrap();
         let path = copy.path.clone();
-        let error = OwnFolder::of_copy(root.path(), name, false).unwrap_err();
-        assert_eq!(error.kind(), crate::error::ErrorKind::AlreadyExists);
+        let error = OwnFolder::make(root.path(), name, false, true).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
         fs::write(path.join("journal"), b"").unwrap();
         drop(copy);
         sweep(root.path(), name);
         assert!(path.join("journal").is_file());
         // The copy was committed, but its folder was not removed.
         fs::remove_file(path.join("journal")).unwrap();
-        let again = OwnFolder::of_copy(root.path(), name, true).unwrap();
+        let again = OwnFolder::make(root.path(), name, true, true).unwrap();
         assert_eq!(crate::system::mode_of(&fs::metadata(&path).unwrap()) & 0o777, 0o700);
         sweep(root.path(), name);
         assert!(path.is_dir());
@@ -469,14 +424,14 @@ mod tests {
     }
 
     #[test]
-    fn who_only_finishes_removes_nothing() {
+    fn who_only_finishes_removes_no_unfinished_save() {
         let root = tempfile::tempdir().unwrap();
         let name = OsStr::new("target");
         let put = |path: &Path, content: &str| {
             fs::create_dir(path).unwrap();
             fs::write(path.join("file"), content).unwrap();
         };
-        let unfinished = OwnFolder::make(root.path(), name, false).unwrap().path;
+        let unfinished = OwnFolder::make(root.path(), name, false, false).unwrap().path;
         fs::write(unfinished.join("file"), "unfinished").unwrap();
         assert!(!finish(root.path(), name, None));
         assert!(unfinished.join("file").is_file());
@@ -484,11 +439,12 @@ mod tests {
         put(&aside, "old");
         assert!(finish(root.path(), name, None), "it has its name again");
         assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"old");
-        // The overwrite was committed, so only the next save removes the old checkpoint.
+        // The overwrite was committed, so the old checkpoint goes.
         put(&aside, "older");
         assert!(!finish(root.path(), name, None));
-        assert_eq!(fs::read(aside.join("file")).unwrap(), b"older");
+        assert!(!aside.exists() && unfinished.join("file").is_file());
         assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"old");
+        put(&aside, "older");
         // The folder belongs to the process that has the lock.
         let target = root.path().join(name);
         let held = lock_target(&target, "save", None, &Monitor::new()).unwrap();
@@ -506,9 +462,9 @@ mod tests {
         let path = |name: &str| root.path().join(name);
         let long = "x".repeat(KEPT_LEN_MAX_BYTES + 1);
         let dead: Vec<PathBuf> = ["a", "b", &long]
-            .map(|name| OwnFolder::make(root.path(), OsStr::new(name), false).unwrap().path)
+            .map(|name| OwnFolder::make(root.path(), OsStr::new(name), false, false).unwrap().path)
             .into();
-        let live = OwnFolder::make(root.path(), OsStr::new("b"), false).unwrap();
+        let live = OwnFolder::make(root.path(), OsStr::new("b"), false, false).unwrap();
         let aside = replaced_path(root.path(), OsStr::new("c")).unwrap();
         fs::create_dir(&aside).unwrap();
         for other in ["d.orbax-checkpoint-tmp-0", "e"] {
@@ -526,19 +482,19 @@ mod tests {
     fn a_copy_is_taken_by_one_at_a_time_and_private_where_it_is_to_be() {
         let root = tempfile::tempdir().unwrap();
         let name = OsStr::new("target");
-        let plain = OwnFolder::of_copy(root.path(), name, false).unwrap();
+        let plain = OwnFolder::make(root.path(), name, false, true).unwrap();
         assert!(!plain.has_beginning);
         fs::write(plain.path.join(JOURNAL), b"").unwrap();
         let path = plain.path.clone();
         drop(plain);
-        let again = OwnFolder::of_copy(root.path(), name, false).unwrap();
+        let again = OwnFolder::make(root.path(), name, false, true).unwrap();
         assert!(again.has_beginning && again.path == path);
         drop(again);
         fs::remove_dir_all(&path).unwrap();
         fs::write(&path, b"a file").unwrap();
-        OwnFolder::of_copy(root.path(), name, false).unwrap_err();
+        OwnFolder::make(root.path(), name, false, true).unwrap_err();
         assert_eq!(fs::read(&path).unwrap(), b"a file");
-        let error = OwnFolder::of_copy(&root.path().join("none"), name, false).unwrap_err();
-        assert_eq!(error.kind(), crate::error::ErrorKind::NotFound);
+        let error = OwnFolder::make(&root.path().join("none"), name, false, true).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
     }
 }

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::target::no_name;
+use super::target::{absolute, split};
 use super::temporary::shortened;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -151,14 +151,14 @@ pub(crate) fn hold(path: &Path) -> Result<Option<Hold>> {
 
 /// The target without links in its path; `None` if its folder does not exist.
 pub(super) fn resolved(target: &Path) -> Result<Option<PathBuf>> {
-    let absolute = std::path::absolute(target).map_err(|_| no_name(target))?;
+    let absolute = absolute(target)?;
     Ok(absolute.canonicalize().ok().or_else(|| in_resolved_folder(&absolute)))
 }
 
 /// The same file, without links in the path of its folder. The list of locks has only such paths.
 fn in_resolved_folder(file: &Path) -> Option<PathBuf> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Some(folder.canonicalize().ok()?.join(file.file_name()?))
+    let (folder, name) = split(file).ok()?;
+    Some(folder.canonicalize().ok()?.join(name))
 }
 
 /// The path of the lock file of a target. A link is followed, and a file of a pair has the lock of
@@ -166,9 +166,7 @@ fn in_resolved_folder(file: &Path) -> Option<PathBuf> {
 pub(super) fn lock_path(target: &Path) -> Result<Option<PathBuf>> {
     // Without its folder there is no checkpoint.
     let Some(resolved) = resolved(target)? else { return Ok(None) };
-    let (Some(parent), Some(name)) = (resolved.parent(), resolved.file_name()) else {
-        return Err(no_name(target));
-    };
+    let (parent, name) = split(&resolved)?;
     let name = name.to_str().map_or(name, |name| OsStr::new(stem_of(name)));
     let mut file = OsString::from(".");
     file.push(shortened(name).as_deref().unwrap_or(name));

@@ -23,10 +23,8 @@
 //! Locks are `flock`s. On a network file system that keeps them to one machine (`local_lock`,
 //! Lustre's `localflock`), two machines must not save to the same target at once.
 //!
-//! The kind of a checkpoint is chosen at the start, and is then a type: [`StagedFolder`],
-//! [`StagedFile`], [`StagedSiblings`]. Each has a `Staging` with the common parts: the temporary
-//! folder and its lock, the list of files to sync, and the removal without a commit. `naming`
-//! commits all three.
+//! A checkpoint is a folder, a file, or several files of one stem. All three are a [`Staged`]: a
+//! temporary folder with its lock, the files that need a sync, and the commit.
 //!
 //! Several processes may write one folder. The process that began the folder tells its temporary
 //! name to the others, which join the folder (`joined_folder`). Each process makes its own files
@@ -42,22 +40,17 @@ use crate::store::local::folders;
 use crate::system;
 
 pub(crate) mod disk;
-mod folder_files;
+mod files;
 mod joined_folder;
 mod leftovers;
 mod lock;
-mod move_folder;
-mod naming;
 mod new_file;
 mod others;
 mod probe;
 mod remove;
 mod rename;
 mod siblings;
-mod staged_file;
-mod staged_folder;
-mod staged_siblings;
-mod staging;
+mod staged;
 mod target;
 mod temporary;
 mod traces;
@@ -67,7 +60,6 @@ pub use disk::LocalDisk;
 pub use leftovers::{Begun, begun, is_locked, reappears, sweep_folder};
 pub(crate) use lock::hold;
 pub use lock::{Held, Hold, look_at_lock};
-pub(crate) use move_folder::move_folder;
 pub use new_file::{NewFile, sweep_new_files};
 pub use others::keep_others;
 pub use probe::Ability;
@@ -76,10 +68,9 @@ pub use remove::remove_folder;
 pub(crate) use remove::{
     finish_locked, finish_unfinished, remove_checkpoint, remove_files, remove_unfinished, stock,
 };
+pub(crate) use rename::move_folder;
 pub use siblings::where_is;
-pub use staged_file::StagedFile;
-pub use staged_folder::StagedFolder;
-pub use staged_siblings::StagedSiblings;
+pub use staged::Staged;
 pub(crate) use target::{are_of_one, refuse_foreign_files};
 pub(crate) use traces::traces;
 pub(crate) use transfer::LocalTransfer;

@@ -104,7 +104,7 @@ pub fn probe(folder: &Path) -> Result<Vec<(Ability, bool)>> {
     let name = OsStr::new("regrow-doctor");
     // A killed probe may have left its folder.
     sweep(folder, name);
-    let own = OwnFolder::make(folder, name, true)?;
+    let own = OwnFolder::make(folder, name, true, false)?;
     let found = try_all(&own.path).map_err(|error| Error::io("cannot try the file system", folder, error));
     remove(&own.path);
     found

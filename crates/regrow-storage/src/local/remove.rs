@@ -9,7 +9,7 @@ use super::leftovers::{Lock, finish, leftovers_of, lock, sweep};
 use super::lock::{lock_target, resolved};
 use super::rename::rename_new;
 use super::siblings;
-use super::target::{check_folder, no_name};
+use super::target::{absolute, check_replaceable, split};
 use super::temporary::{Kind, aside_path, is_own as is_own_name, kind_in};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::TargetLock;
@@ -20,8 +20,8 @@ use crate::{RESPECTED_FOR, Removed, UNCOMMITTED_MARK, is_recent, stem_of};
 /// Removes a folder that holds only a checkpoint. The folder is renamed first, so that readers
 /// never see a part of it.
 pub(crate) fn remove_checkpoint(folder: &Path) -> Result<Removed> {
-    let absolute = std::path::absolute(folder).map_err(|_| no_name(folder))?;
-    check_folder(&absolute, true, false).map_err(|error| match error.kind() {
+    let absolute = absolute(folder)?;
+    check_replaceable(&absolute).map_err(|error| match error.kind() {
         ErrorKind::InvalidArgument => error.help(
             "a removal would delete them too: move them elsewhere, or remove the folder \
                 yourself",
@@ -45,10 +45,8 @@ pub fn remove_folder(folder: &Path) -> Result<()> {
 }
 
 fn remove_locked(folder: &Path) -> Result<()> {
-    let absolute = std::path::absolute(folder).map_err(|_| no_name(folder))?;
-    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
-        return Err(no_name(folder));
-    };
+    let absolute = absolute(folder)?;
+    let (parent, name) = split(&absolute)?;
     let aside = aside_path(parent, name)?;
     rename_new(&absolute, &aside).map_err(|error| Error::io("cannot remove the folder", folder, error))?;
     sync_folder(parent).map_err(|error| Error::io("cannot sync the folder", parent, error))?;
@@ -57,8 +55,7 @@ fn remove_locked(folder: &Path) -> Result<()> {
 
 /// Removes the side files, and then files in their order. A link is removed, not its target.
 pub(crate) fn remove_files(at: &Path, files: &[PathBuf], beside: &[PathBuf]) -> Result<Removed> {
-    let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
-    let parent = absolute.parent().ok_or_else(|| no_name(at))?;
+    let (parent, _) = split(at)?;
     let mut removed = Removed::default();
     let is_beside = beside.iter().map(|file| (file, true)).chain(files.iter().map(|file| (file, false)));
     for (file, is_beside) in is_beside {
@@ -76,10 +73,8 @@ pub(crate) fn remove_files(at: &Path, files: &[PathBuf], beside: &[PathBuf]) -> 
 /// Removes temporary files of saves and copies to a target. `at` is the target, or the temporary
 /// folder of one save. Temporary folders of other dead writers of the target are removed, too.
 pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
-    let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
-    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
-        return Err(no_name(at));
-    };
+    let absolute = absolute(at)?;
+    let (parent, name) = split(&absolute)?;
     let is_temporary = name.to_string_lossy().contains(UNCOMMITTED_MARK);
     let left: Vec<PathBuf> = if is_temporary { vec![absolute.clone()] } else { leftovers_of(parent, name) };
     let mut removed = Removed::default();
@@ -107,40 +102,41 @@ pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
 
 /// Removes a temporary folder, unless its writer may live, or it may be needed.
 fn remove_left(folder: &Path, modified: Option<SystemTime>, force: bool) -> Result<()> {
-    match lock(folder) {
-        // The sweep has put back or removed such a folder, if it got the lock of the target.
-        Ok(Lock::Ours(_) | Lock::Unlockable(_)) if is_unnamed(folder) && !force => {
-            Err(Error::new(ErrorKind::Busy, "these files may be the only copy of a checkpoint")
-                .in_file(folder)
-                .expected("the lock of the checkpoint", "another process that has it")
-                .help("wait until that process ends, then try again; `force` deletes the files"))
-        }
-        Ok(Lock::Ours(_lock)) if is_own(folder) || force || !is_recent(modified) => remove_all(folder),
-        Ok(Lock::Unlockable(_)) if force || !is_recent(modified) => remove_all(folder),
-        Ok(Lock::Theirs) if force => remove_all(folder),
-        Ok(_) => Err(may_live(folder, modified)),
+    let locked = match lock(folder) {
         // The sweep removed the folder.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(Error::io("cannot remove", folder, error)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        locked => locked.map_err(|error| Error::io("cannot remove", folder, error))?,
+    };
+    let is_dead = match locked {
+        Lock::Ours(_) => is_own(folder) || !is_recent(modified),
+        Lock::Unlockable(_) => !is_recent(modified),
+        Lock::Theirs => false,
+    };
+    if is_dead && is_unnamed(folder) && !force {
+        // The sweep has put back or removed such a folder, if it got the lock of the target.
+        return Err(Error::new(ErrorKind::Busy, "these files may be the only copy of a checkpoint")
+            .in_file(folder)
+            .expected("the lock of the checkpoint", "another process that has it")
+            .help("wait until that process ends, then try again; `force` deletes the files"));
     }
+    if is_dead || force { remove_all(folder) } else { Err(may_live(folder, modified)) }
 }
 
 /// Restores a checkpoint whose writer died between two renames, or finishes a commit that had
 /// begun. Returns whether there was such a checkpoint.
 pub(crate) fn finish_unfinished(at: &Path) -> Result<bool> {
-    let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
-    let names = absolute.parent().zip(absolute.file_name());
-    Ok(names.is_some_and(|(parent, name)| finish(parent, name, None)))
+    let absolute = absolute(at)?;
+    let (parent, name) = split(&absolute)?;
+    Ok(finish(parent, name, None))
 }
 
 /// The same, for a caller that has just taken the lock of the target.
 pub(crate) fn finish_locked(at: &Path, lock: &TargetLock) -> Result<()> {
     let Some(target) = resolved(at)? else { return Ok(()) };
-    if let (Some(parent), Some(name)) = (target.parent(), target.file_name()) {
-        finish(parent, name, Some(lock));
-        if let Some(stem) = name.to_str().map(stem_of).filter(|stem| *stem != name) {
-            finish(parent, stem.as_ref(), Some(lock));
-        }
+    let (parent, name) = split(&target)?;
+    finish(parent, name, Some(lock));
+    if let Some(stem) = name.to_str().map(stem_of).filter(|stem| *stem != name) {
+        finish(parent, stem.as_ref(), Some(lock));
     }
     Ok(())
 }

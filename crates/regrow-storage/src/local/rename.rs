@@ -12,7 +12,12 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::store::local::folders::rename_if_free;
+use super::lock::lock_target;
+use super::sync_folder;
+use super::target::split;
+use crate::error::{Error, ErrorKind, Result};
+use crate::monitor::Monitor;
+use crate::store::local::folders::{make_folders, rename_if_free};
 use crate::system;
 pub(super) use crate::system::exchange;
 
@@ -71,6 +76,20 @@ pub(super) fn replace_in_two_steps(new: &Path, target: &Path, aside: &Path) -> i
     rename_new(new, target).inspect_err(|_| {
         let _ = rename_new(aside, target);
     })
+}
+
+/// Renames a folder to an unused name. The parent folder is made if it is missing.
+pub(crate) fn move_folder(from: &Path, to: &Path) -> Result<()> {
+    let cannot = |error| Error::io("cannot move the folder", from, error);
+    let ((old, _), (new, _)) = (split(from)?, split(to)?);
+    let _lock = lock_target(from, "move", None, &Monitor::new())?;
+    make_folders(new).map_err(cannot)?;
+    rename_new(from, to).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => Error::new(ErrorKind::AlreadyExists, "the name is taken").in_file(to),
+        _ => cannot(error),
+    })?;
+    // Sync the new name first: after a power cut both names may exist, but one always does.
+    [new, old].into_iter().try_for_each(sync_folder)
 }
 
 /// Gives `new` the mode of `old`, which it will replace, and the owner if the system allows it. So
@@ -160,5 +179,21 @@ mod tests {
             let error = exchange(&path("new"), &path("target")).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::NotFound);
         }
+    }
+
+    #[test]
+    fn a_moved_folder_replaces_no_existing_name() {
+        let root = tempfile::tempdir().unwrap();
+        let (from, taken, free) = (root.path().join("a"), root.path().join("b"), root.path().join("new/c"));
+        for folder in [&from, &taken] {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join("file"), folder.as_os_str().as_encoded_bytes()).unwrap();
+        }
+        let error = move_folder(&from, &taken).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+        assert_eq!(fs::read(taken.join("file")).unwrap(), taken.as_os_str().as_encoded_bytes());
+        move_folder(&from, &free).unwrap();
+        assert!(free.join("file").is_file() && !from.exists());
+        assert_eq!(move_folder(&from, &free).unwrap_err().kind(), ErrorKind::NotFound);
     }
 }

@@ -21,8 +21,11 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
+use super::Staged;
 use super::rename::{keep_owner_and_mode, rename_new_under_lock};
+use super::target::split;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::sync_folder;
 use crate::system::{give_to_owner_of, mode_of, set_mode_or_less};
@@ -33,11 +36,19 @@ const REPLACED: &str = ".regrow-replaced";
 
 /// The path of file number `at` below the temporary folder, before the commit.
 pub(super) fn staged_path(folder: &Path, at: usize, target: &Path) -> PathBuf {
-    staged_folder(folder, at).join(target.file_name().unwrap_or_default())
+    folder.join(format!(".regrow-{at}")).join(target.file_name().unwrap_or_default())
 }
 
-fn staged_folder(folder: &Path, at: usize) -> PathBuf {
-    folder.join(format!(".regrow-{at}"))
+/// The files that still have their temporary names; `None` for a file that was moved.
+fn staged_files(staged: &Path) -> io::Result<Vec<Option<PathBuf>>> {
+    let mut files = Vec::new();
+    loop {
+        match fs::read_dir(staged.join(format!(".regrow-{}", files.len()))) {
+            Ok(mut entries) => files.push(entries.next().transpose()?.map(|entry| entry.path())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(files),
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// The paths of the files of a checkpoint: `stem` with each suffix appended.
@@ -50,13 +61,12 @@ pub(super) fn targets(stem: &Path, suffixes: &[String]) -> Result<Vec<PathBuf>> 
         if suffix.contains(['/', '\0']) {
             return Err(Error::invalid(format!("the suffix {suffix:?} points to another folder")));
         }
-        let mut name = OsString::from(stem.file_name().unwrap_or_default());
-        name.push(suffix);
-        let target = stem.with_file_name(name);
-        if out.contains(&target) {
+        let mut target = OsString::from(stem);
+        target.push(suffix);
+        if out.contains(&target.clone().into()) {
             return Err(Error::invalid(format!("two files have the suffix {suffix:?}")));
         }
-        out.push(target);
+        out.push(target.into());
     }
     match out.is_empty() {
         true => Err(Error::invalid("the checkpoint needs at least one file")),
@@ -64,140 +74,79 @@ pub(super) fn targets(stem: &Path, suffixes: &[String]) -> Result<Vec<PathBuf>> 
     }
 }
 
-/// Moves files, and records the moves so that they can be undone.
-struct Moves<'a> {
-    /// The folder of the targets, synced after each move.
-    parent: &'a Path,
-    done: Vec<(PathBuf, PathBuf)>,
-    durable: bool,
-    /// The number of moves before a simulated kill. Only tests limit it.
-    left: usize,
-}
-
-impl Moves<'_> {
-    fn take(&mut self, from: &Path, to: &Path) -> io::Result<()> {
-        if self.left == 0 {
-            return Err(io::Error::other(Died));
-        }
-        self.left -= 1;
-        rename_new_under_lock(from, to)?;
-        self.done.push((from.to_owned(), to.to_owned()));
-        if self.durable { sync_folder(self.parent) } else { Ok(()) }
-    }
-
-    /// Undoes all moves, the last one first.
-    fn undo(&self) -> io::Result<()> {
-        self.done.iter().rev().try_for_each(|(from, to)| {
-            // An error may be temporary, so try twice.
-            rename_new_under_lock(to, from).or_else(|_| rename_new_under_lock(to, from))
-        })
-    }
-}
-
-/// A test ends a commit with this error, as if the process had died.
-#[derive(Debug)]
-struct Died;
-
-impl std::fmt::Display for Died {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the process died")
-    }
-}
-
-impl std::error::Error for Died {}
-
-/// The error of a commit, and whether its temporary folder must stay.
-pub(super) struct Failed {
-    pub error: Error,
-    /// Whether the temporary folder must stay, because it holds files that could not be moved back.
-    pub keep: bool,
-}
-
-/// Gives the staged files their names. The caller has the lock of the target. `check` decides
-/// whether the existing files may be replaced.
-pub(super) fn take_names(
-    staged: &Path,
-    targets: &[PathBuf],
-    durable: bool,
-    check: &dyn Fn() -> Result<()>,
-) -> std::result::Result<(), Failed> {
-    take_names_until(staged, targets, durable, check, usize::MAX)
-}
-
-pub(super) fn take_names_until(
-    staged: &Path,
-    targets: &[PathBuf],
-    durable: bool,
-    check: &dyn Fn() -> Result<()>,
-    moves: usize,
-) -> std::result::Result<(), Failed> {
-    let unchanged = |error| Failed { error, keep: false };
-    let Some(parent) = targets.first().and_then(|target| target.parent()) else {
-        return Err(unchanged(Error::invalid("no file is staged")));
-    };
-    check().map_err(unchanged)?;
-    let aside = staged.join(REPLACED);
-    let mut moves = Moves { parent, done: Vec::new(), durable, left: moves };
+/// Gives the staged files their names. The caller has the lock of the target. If a move fails, all
+/// moves are undone; if this fails too, the temporary folder stays. Tests end the commit after
+/// `moves_max` moves.
+pub(super) fn take_names(staged: &Staged, moves_max: usize) -> Result<()> {
+    let (folder, targets) = (&staged.own.path, &staged.goal.targets);
+    let (parent, _) = split(&staged.goal.absolute)?;
+    staged.goal.check()?;
+    let aside = folder.join(REPLACED);
+    let new: Vec<PathBuf> =
+        targets.iter().enumerate().map(|(at, target)| staged_path(folder, at, target)).collect();
+    let mut done: Vec<(&Path, PathBuf)> = Vec::new();
     let mut take_all = || -> io::Result<()> {
-        for (at, target) in targets.iter().enumerate() {
-            match keep_owner_and_mode(target, &staged_path(staged, at, target)) {
+        for (target, new) in targets.iter().zip(&new) {
+            match keep_owner_and_mode(target, new) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
         }
-        open_to_readers(staged, targets)?;
+        open_to_readers(folder, &new)?;
         fs::create_dir(&aside)?;
-        if durable && targets.iter().any(|target| fs::symlink_metadata(target).is_ok()) {
+        if staged.files.durable && staged.goal.has_taken_name() {
             // The old files move into this folder, so its name must be on the disk first.
-            sync_folder(staged)?;
+            sync_folder(folder)?;
             sync_folder(parent)?;
         }
         // The last file makes the checkpoint, so it moves aside first.
-        for target in targets.iter().rev() {
-            let Some(name) = target.file_name() else { continue };
-            match moves.take(target, &aside.join(name)) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                other => other?,
+        let olds = targets.iter().rev().map(|old| (&**old, aside.join(old.file_name().unwrap_or_default())));
+        let news = new.iter().zip(targets).map(|(new, target)| (&**new, target.clone()));
+        for (at, (from, to)) in olds.chain(news).enumerate() {
+            if at == moves_max {
+                return Err(io::Error::other("the process died"));
+            }
+            match rename_new_under_lock(from, &to) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && at < targets.len() => continue,
+                moved => moved?,
+            }
+            done.push((from, to));
+            if staged.files.durable {
+                sync_folder(parent)?;
             }
         }
-        targets
-            .iter()
-            .enumerate()
-            .try_for_each(|(at, target)| moves.take(&staged_path(staged, at, target), target))
+        Ok(())
     };
     let Err(error) = take_all() else { return Ok(()) };
-    let died = error.get_ref().is_some_and(|inner| inner.is::<Died>());
-    let keep = died || moves.undo().is_err();
-    let first = targets.first().map(PathBuf::as_path).unwrap_or(parent);
-    let failed = Error::io("cannot give the checkpoint its name", first, error);
-    Err(Failed {
-        error: match keep {
-            // Readers find the files in the folder, as after a kill.
-            true => failed.of_kind(ErrorKind::NotDurable).help(format!(
-                "the new checkpoint can be opened; some of its files are still in {}, and the next save to this path moves them. The old checkpoint is in {}",
-                staged.display(),
-                aside.display()
-            )),
-            false => failed,
-        },
-        keep,
-    })
+    // An error may be temporary, so try twice.
+    let undo = |(from, to): &(&Path, PathBuf)| {
+        rename_new_under_lock(to, from).or_else(|_| rename_new_under_lock(to, from))
+    };
+    let failed = Error::io("cannot give the checkpoint its name", &staged.goal.absolute, error);
+    if moves_max >= 2 * targets.len() && done.iter().rev().try_for_each(undo).is_ok() {
+        return Err(failed);
+    }
+    // Readers find the files in the folder, as after a kill.
+    staged.stays.store(true, Ordering::Relaxed);
+    Err(failed.of_kind(ErrorKind::NotDurable).help(format!(
+        "the new checkpoint can be opened; some of its files are still in {}, and the next save to this path \
+         moves them. The old checkpoint is in {}",
+        folder.display(),
+        aside.display()
+    )))
 }
 
 /// Lets other users read the temporary folder, if they may read all files in it. If the writer dies
 /// between two steps, these users read the files there.
-fn open_to_readers(staged: &Path, targets: &[PathBuf]) -> io::Result<()> {
-    let (mut readable, mut owner) = (0o777, None);
-    for (at, target) in targets.iter().enumerate() {
-        let file = fs::metadata(staged_path(staged, at, target))?;
-        readable &= mode_of(&file);
-        owner = Some(file);
+fn open_to_readers(staged: &Path, files: &[PathBuf]) -> io::Result<()> {
+    let mut readable = 0o777;
+    for file in files {
+        let found = fs::metadata(file)?;
+        readable &= mode_of(&found);
+        let _ = give_to_owner_of(&found, staged);
     }
-    if let Some(owner) = owner {
-        let _ = give_to_owner_of(&owner, staged);
-    }
-    let class = |read: u32, look: u32| if readable & read == 0 { 0 } else { look };
-    set_mode_or_less(staged, 0o700 | class(0o040, 0o050) | class(0o004, 0o005))
+    // Users with permission to read (4) all files may read and enter (5) the folder.
+    set_mode_or_less(staged, 0o700 | (((readable >> 2) & 0o011) * 5))
 }
 
 /// Finishes the commit of a dead writer. Returns `false`, with nothing changed, if the commit had
@@ -207,16 +156,13 @@ fn open_to_readers(staged: &Path, targets: &[PathBuf]) -> io::Result<()> {
 /// # Errors
 /// Errors of the file system; the folder must then stay as it is.
 pub(super) fn finish(staged: &Path, parent: &Path) -> io::Result<bool> {
-    if !has_begun(staged) {
-        return Ok(false);
-    }
-    let waiting = waiting(staged)?;
-    let Some(last) = waiting.last().and_then(|path| path.file_name()) else { return Ok(false) };
+    let waiting: Vec<PathBuf> = staged_files(staged)?.into_iter().flatten().collect();
+    let names: Vec<_> = waiting.iter().filter_map(|path| path.file_name()).collect();
+    let Some(last) = names.last().filter(|_| has_begun(staged)) else { return Ok(false) };
     if fs::symlink_metadata(parent.join(last)).is_ok() {
         return Ok(false);
     }
-    for from in &waiting {
-        let Some(name) = from.file_name() else { continue };
+    for (from, name) in waiting.iter().zip(&names) {
         let to = parent.join(name);
         match rename_new_under_lock(from, &to) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -224,7 +170,7 @@ pub(super) fn finish(staged: &Path, parent: &Path) -> io::Result<bool> {
                 rename_new_under_lock(&to, &staged.join(REPLACED).join(name))?;
                 rename_new_under_lock(from, &to)?;
             }
-            other => other?,
+            moved => moved?,
         }
         sync_folder(parent)?;
     }
@@ -233,31 +179,23 @@ pub(super) fn finish(staged: &Path, parent: &Path) -> io::Result<bool> {
 
 /// Whether the commit of the temporary folder `staged` has moved any file.
 pub(super) fn has_begun(staged: &Path) -> bool {
-    let is_moved =
-        |folder: PathBuf| matches!(fs::read_dir(folder).map(|mut all| all.next().is_none()), Ok(true));
-    match fs::read_dir(staged.join(REPLACED)).map(|mut all| all.next().is_some()) {
-        Ok(true) => true,
-        Ok(false) => is_moved(staged_folder(staged, 0)),
-        Err(_) => false,
-    }
+    let Ok(mut replaced) = fs::read_dir(staged.join(REPLACED)) else { return false };
+    // A folder that cannot be listed may have files that no other place has.
+    replaced.next().is_some() || !matches!(staged_files(staged).as_deref(), Ok([] | [Some(_), ..]))
 }
 
 /// Whether a commit has begun and its last file, which makes the checkpoint, is still in the
 /// temporary folder. False if the commit succeeded and only the removal of the folder is missing.
 pub(super) fn is_waiting(staged: &Path) -> bool {
-    let names_of = |at| fs::read_dir(staged_folder(staged, at));
-    let Some(last) = (0_usize..).take_while(|&at| names_of(at).is_ok()).last() else { return false };
-    has_begun(staged) && names_of(last).is_ok_and(|mut names| names.next().is_some())
+    has_begun(staged) && matches!(staged_files(staged).as_deref(), Ok([.., Some(_)]))
 }
 
 /// The path of a file of a checkpoint whose writer died between two steps: its own path, or a path
 /// among the staged files.
 pub fn where_is(target: &Path, staged: &Path) -> PathBuf {
-    (0_usize..)
-        .take_while(|&at| staged_folder(staged, at).is_dir())
-        .map(|at| staged_path(staged, at, target))
-        .find(|path| path.is_file())
-        .unwrap_or_else(|| target.to_owned())
+    let files = staged_files(staged).unwrap_or_default().into_iter().flatten();
+    let mut files = files.filter(|path| path.file_name() == target.file_name());
+    files.next().unwrap_or_else(|| target.to_owned())
 }
 
 /// Marks a temporary folder as one whose commit has not begun, unless replaced files are in it.
@@ -267,20 +205,8 @@ pub(super) fn forget(staged: &Path) -> io::Result<()> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
             Ok(())
         }
-        other => other,
+        removed => removed,
     }
-}
-
-fn waiting(staged: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut waiting = Vec::new();
-    for at in 0_usize.. {
-        match fs::read_dir(staged_folder(staged, at)) {
-            Ok(mut entries) => waiting.extend(entries.next().transpose()?.map(|entry| entry.path())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(waiting)
 }
 
 #[cfg(test)]

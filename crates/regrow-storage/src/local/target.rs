@@ -1,24 +1,103 @@
 //! The allowed targets: a name that readers can open, and a folder without files of the user.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::siblings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::names::{foreign_files_in, names};
 use crate::side_files::is_name_of_side_file;
 use crate::store::local::folders::LOCK_SUFFIX;
-use crate::{UNCOMMITTED_MARK, is_desktop_file};
+use crate::{PublishOptions, Target, UNCOMMITTED_MARK, is_desktop_file};
+
+/// A target, and what a save may replace there.
+#[derive(Debug)]
+pub(super) struct Goal {
+    pub(super) target: Location,
+    /// The absolute path. The temporary folder lies beside it and is named after it.
+    pub(super) absolute: PathBuf,
+    /// The final paths: of the folder, of the file, or of the files of one stem.
+    pub(super) targets: Vec<PathBuf>,
+    pub(super) is_folder: bool,
+    pub(super) overwrite: bool,
+    /// Whether files of a user in the old checkpoint's folder are kept.
+    keeps_others: bool,
+    /// Whether a file also replaces a checkpoint that is a folder.
+    pub(super) replaces_folders: bool,
+    /// A further check of the file that is to be replaced.
+    may_replace: Option<fn(&Location) -> Result<()>>,
+}
+
+impl Goal {
+    pub(super) fn of(target: &Location, kind: &Target, options: &PublishOptions<'_>) -> Result<Self> {
+        let PublishOptions { overwrite, keeps_others, may_replace, replaces_links, .. } = *options;
+        let path = target.local_path()?;
+        let is_siblings = matches!(kind, Target::Siblings { .. });
+        // A file of several, and a file in the place of a link, never replaces where a link leads.
+        let is_file = *kind == Target::File;
+        let absolute = resolve(path, overwrite && !is_siblings && !(is_file && replaces_links))?;
+        let targets = match kind {
+            // Anything may exist at the stem itself: the save does not touch it.
+            Target::Siblings { suffixes } => siblings::targets(&absolute, suffixes)?,
+            Target::Folder | Target::File => check_name(path).map(|()| vec![absolute.clone()])?,
+        };
+        Ok(Self {
+            target: target.clone(),
+            absolute,
+            targets,
+            is_folder: *kind == Target::Folder,
+            overwrite,
+            keeps_others,
+            replaces_folders: false,
+            may_replace: may_replace.filter(|_| is_file),
+        })
+    }
+
+    pub(super) fn is_siblings(&self) -> bool {
+        self.targets != [self.absolute.as_path()]
+    }
+
+    pub(super) fn has_taken_name(&self) -> bool {
+        self.targets.iter().any(|target| fs::symlink_metadata(target).is_ok())
+    }
+
+    /// Returns an error unless the save may replace what exists. Changes nothing.
+    pub(super) fn check(&self) -> Result<()> {
+        self.targets.iter().try_for_each(|target| self.check_one(target))
+    }
+
+    fn check_one(&self, target: &Path) -> Result<()> {
+        let found = match fs::symlink_metadata(target) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            found => found.map_err(|error| Error::io("cannot look at the target", target, error))?,
+        };
+        if !self.overwrite {
+            return Err(Error::new(ErrorKind::AlreadyExists, "the target already exists")
+                .in_file(target)
+                .help("choose another path, or pass `overwrite` to replace it"));
+        }
+        let is_file = found.is_file() || found.is_symlink();
+        if found.is_dir() && self.is_folder && self.keeps_others {
+            Ok(())
+        } else if found.is_dir() && (self.is_folder || self.replaces_folders) {
+            check_replaceable(target)
+        } else if is_file && !self.is_folder {
+            self.may_replace.map_or(Ok(()), |may_replace| may_replace(&Location::local(target)))
+        } else {
+            let (is, writes) = if self.is_folder { ("file", "folder") } else { ("folder", "file") };
+            Err(Error::invalid(format!("the target is a {is}, but this layout writes a {writes}"))
+                .in_file(target)
+                .help("choose another path, or remove it yourself"))
+        }
+    }
+}
 
 /// The absolute path of the target. With `follow`, a link is replaced by the path it leads to.
 pub(super) fn resolve(target: &Path, follow: bool) -> Result<PathBuf> {
-    let absolute = std::path::absolute(target).map_err(|_| no_name(target))?;
-    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
-        return Err(no_name(target));
-    };
-    let absolute = parent.join(name);
+    let absolute = absolute(target)?;
     match fs::symlink_metadata(&absolute) {
         Ok(found) if found.is_symlink() && follow => fs::canonicalize(&absolute)
             .map_err(|error| Error::io("cannot follow the link to be overwritten", &absolute, error)),
@@ -26,7 +105,21 @@ pub(super) fn resolve(target: &Path, follow: bool) -> Result<PathBuf> {
     }
 }
 
-pub(super) fn no_name(target: &Path) -> Error {
+/// The absolute path of a target, without a slash at its end.
+pub(super) fn absolute(target: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(target).map_err(|_| no_name(target))?;
+    let (parent, name) = split(&absolute).map_err(|_| no_name(target))?;
+    Ok(parent.join(name))
+}
+
+/// The folder and the name of a target. The folder of a bare name is `.`.
+pub(super) fn split(target: &Path) -> Result<(&Path, &OsStr)> {
+    let name = target.file_name().ok_or_else(|| no_name(target))?;
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+    Ok((parent.unwrap_or(Path::new(".")), name))
+}
+
+fn no_name(target: &Path) -> Error {
     Error::invalid(format!("{:?} cannot be the path of a checkpoint", target.display().to_string()))
         .help("give the path of the checkpoint itself, such as `runs/a/step_100`")
 }
@@ -34,7 +127,7 @@ pub(super) fn no_name(target: &Path) -> Error {
 /// Returns an error for a name that marks an unfinished save, with one exception: a folder of that
 /// name that Orbax has just made for a handler, and renames afterwards. A folder with other content
 /// is a broken save, and no process would rename it.
-pub(super) fn check_name(target: &Path) -> Result<()> {
+fn check_name(target: &Path) -> Result<()> {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     if !name.contains(UNCOMMITTED_MARK) || was_just_made(target) {
         return Ok(());
@@ -52,51 +145,6 @@ fn was_just_made(folder: &Path) -> bool {
     fs::read_dir(folder).is_ok_and(|mut entries| entries.all(is_new))
 }
 
-/// Returns an error unless a folder may be saved to the target. With `keeps_others`, the folder
-/// there may have any content.
-pub(super) fn check_folder(target: &Path, overwrite: bool, keeps_others: bool) -> Result<()> {
-    match find_replaced(target, overwrite)? {
-        None => Ok(()),
-        Some(found) if found.is_dir() && keeps_others => Ok(()),
-        Some(found) if found.is_dir() => check_replaceable(target),
-        Some(_) => Err(Error::invalid("the target is a file, but this layout writes a folder")
-            .in_file(target)
-            .help("choose another path, or remove the file yourself")),
-    }
-}
-
-pub(super) fn check_file(target: &Path, overwrite: bool) -> Result<()> {
-    match find_replaced(target, overwrite)? {
-        Some(found) if !found.is_file() && !found.is_symlink() => Err(no_file(target)),
-        _ => Ok(()),
-    }
-}
-
-/// As `check_file`, but the existing target may also be a checkpoint of another kind.
-pub(super) fn check_file_or_checkpoint(target: &Path, overwrite: bool) -> Result<()> {
-    let is_folder = fs::symlink_metadata(target).is_ok_and(|found| found.is_dir());
-    if is_folder { check_folder(target, overwrite, false) } else { check_file(target, overwrite) }
-}
-
-/// The metadata of the existing target. Returns an error if the target exists and `overwrite` is
-/// not set.
-fn find_replaced(target: &Path, overwrite: bool) -> Result<Option<fs::Metadata>> {
-    match fs::symlink_metadata(target) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io("cannot look at the target", target, error)),
-        Ok(found) if overwrite => Ok(Some(found)),
-        Ok(_) => Err(Error::new(ErrorKind::AlreadyExists, "the target already exists")
-            .in_file(target)
-            .help("choose another path, or pass `overwrite` to replace it")),
-    }
-}
-
-fn no_file(target: &Path) -> Error {
-    Error::invalid("the target is a folder, but this layout writes a file")
-        .in_file(target)
-        .help("choose another path, or remove it yourself")
-}
-
 pub(super) fn holds_checkpoint(folder: &Path) -> bool {
     is_marked(folder) || holds_files_of_one(folder)
 }
@@ -105,9 +153,8 @@ fn is_marked(folder: &Path) -> bool {
     names().markers().iter().any(|marker| folder.join(marker).is_file())
 }
 
-fn check_replaceable(folder: &Path) -> Result<()> {
-    let is_marked = || is_marked(folder);
-    if is_marked() {
+pub(super) fn check_replaceable(folder: &Path) -> Result<()> {
+    if is_marked(folder) {
         return check_nothing_beside(folder);
     }
     match fs::read_dir(folder).map(|mut entries| entries.all(|entry| is_of_a_desktop(&entry))) {
@@ -115,7 +162,7 @@ fn check_replaceable(folder: &Path) -> Result<()> {
         Ok(false) if holds_files_of_one(folder) => Ok(()),
         // Another writer may have exchanged and removed the folder of the first look, so look
         // again.
-        Ok(false) if is_marked() => check_nothing_beside(folder),
+        Ok(false) if is_marked(folder) => check_nothing_beside(folder),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Error::io("cannot look into the target", folder, error)),
         Ok(false) => Err(Error::invalid("the target is a folder with files, but not a checkpoint")
@@ -132,13 +179,11 @@ fn is_of_a_desktop(entry: &io::Result<fs::DirEntry>) -> bool {
 
 /// Returns an error if the folder has files beside the checkpoint that may belong to a user.
 fn check_nothing_beside(folder: &Path) -> Result<()> {
-    let foreign = match foreign_files_in(&Location::local(folder)) {
-        Ok(foreign) => foreign,
+    match foreign_files_in(&Location::local(folder)) {
         // Another writer has exchanged and removed the folder.
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    refuse_foreign_files(&foreign, folder)
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        foreign => refuse_foreign_files(&foreign?, folder),
+    }
 }
 
 /// Returns an error that lists a user's files beside a checkpoint, if there are any.

@@ -7,14 +7,13 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Barrier;
 
-use super::folder_files::InFolder;
-use super::staging::Staged;
+use super::target::Goal;
 use super::*;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::DirectWriter;
-use crate::{NewFolder, PublishOptions};
+use crate::{NewFolder, Publish, PublishOptions, Target};
 
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(folder)
@@ -26,7 +25,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 fn save(target: &Path, overwrite: bool, content: &str) -> Result<()> {
-    let staged = StagedFolder::create(target, overwrite)?;
+    let staged = Staged::of_folder(target, overwrite)?;
     staged.write("_METADATA", content.as_bytes())?;
     staged.write("d/data", content.as_bytes())?;
     staged.commit()
@@ -42,7 +41,7 @@ fn saved(target: &Path) -> String {
 fn commits_all_of_it_and_makes_the_folders_above() {
     let root = tempfile::tempdir().unwrap();
     let target = root.path().join("runs/a/step_1");
-    let staged = StagedFolder::create(&target, false).unwrap();
+    let staged = Staged::of_folder(&target, false).unwrap();
     assert!(root.path().join("runs/a").is_dir());
     assert!(staged.folder().to_string_lossy().contains("step_1.orbax-checkpoint-tmp-"));
     staged.write("_METADATA", b"m").unwrap();
@@ -58,7 +57,7 @@ fn commits_all_of_it_and_makes_the_folders_above() {
 #[test]
 fn many_small_files_are_synced_at_once() {
     let root = tempfile::tempdir().unwrap();
-    let staged = StagedFolder::create(&root.path().join("a"), false).unwrap();
+    let staged = Staged::of_folder(&root.path().join("a"), false).unwrap();
     for i in 0..300 {
         staged.write(&format!("leaf{i}/0.0"), b"x").unwrap();
     }
@@ -69,7 +68,7 @@ fn many_small_files_are_synced_at_once() {
 #[test]
 fn dropped_it_leaves_no_trace() {
     let root = tempfile::tempdir().unwrap();
-    let staged = StagedFolder::create(&root.path().join("a/b/c"), false).unwrap();
+    let staged = Staged::of_folder(&root.path().join("a/b/c"), false).unwrap();
     staged.write("x/y", b"z").unwrap();
     drop(staged);
     assert!(names(root.path()).is_empty());
@@ -78,7 +77,7 @@ fn dropped_it_leaves_no_trace() {
 #[test]
 fn relative_targets_are_beside_the_working_folder_of_the_time() {
     // The working folder of the tests is the folder of the crate, so nothing is committed.
-    let staged = StagedFolder::create(Path::new("a/relative"), false).unwrap();
+    let staged = Staged::of_folder(Path::new("a/relative"), false).unwrap();
     assert_eq!(staged.folder().parent().unwrap(), std::env::current_dir().unwrap().join("a"));
     drop(staged);
     assert!(!Path::new("a").exists());
@@ -124,7 +123,7 @@ fn what_is_no_checkpoint_is_not_replaced() {
 fn a_target_that_gains_other_files_is_not_replaced() {
     let root = tempfile::tempdir().unwrap();
     let target = root.path().join("step");
-    let staged = StagedFolder::create(&target, true).unwrap();
+    let staged = Staged::of_folder(&target, true).unwrap();
     fs::create_dir(&target).unwrap();
     fs::write(target.join("thesis.tex"), b"...").unwrap();
     assert_eq!(staged.commit().unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -135,11 +134,11 @@ fn a_target_that_gains_other_files_is_not_replaced() {
 #[test]
 fn targets_without_a_name_are_refused() {
     for target in ["", "/", "..", "a/.."] {
-        let error = StagedFolder::create(Path::new(target), true).unwrap_err();
+        let error = Staged::of_folder(Path::new(target), true).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{target:?}");
     }
     let root = tempfile::tempdir().unwrap();
-    let staged = StagedFolder::create(&root.path().join("a"), false).unwrap();
+    let staged = Staged::of_folder(&root.path().join("a"), false).unwrap();
     for name in ["", "/x", "../x", "x/../../y"] {
         assert_eq!(staged.write(name, b"").unwrap_err().kind(), ErrorKind::InvalidArgument);
     }
@@ -166,7 +165,7 @@ fn a_single_file_is_committed_like_a_folder() {
     let root = tempfile::tempdir().unwrap();
     let target = root.path().join("new/model.safetensors");
     let save = |overwrite: bool, content: &[u8]| {
-        let staged = StagedFile::create(&target, overwrite)?;
+        let staged = Staged::of_file(&target, overwrite)?;
         let mut writer = DirectWriter::create(&staged.single_file(), 0, 0)?;
         writer.write(content)?;
         writer.finish()?;
@@ -178,11 +177,19 @@ fn a_single_file_is_committed_like_a_folder() {
     save(true, b"third").unwrap();
     assert_eq!(fs::read(&target).unwrap(), b"third");
     assert_eq!(names(&root.path().join("new")), ["model.safetensors"]);
-    let folder = StagedFile::create(&root.path().join("new"), true).unwrap_err();
+    let folder = Staged::of_file(&root.path().join("new"), true).unwrap_err();
     assert_eq!(folder.kind(), ErrorKind::InvalidArgument);
-    let nothing = StagedFile::create(&root.path().join("other"), false).unwrap();
+    let nothing = Staged::of_file(&root.path().join("other"), false).unwrap();
     assert_eq!(nothing.commit().unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(names(root.path()), ["new"]);
+}
+
+fn check_publish(target: &Path, kind: &Target, options: PublishOptions<'_>) -> Result<()> {
+    LocalDisk.check_publish(&Location::local(target), kind, options)
+}
+
+fn begin_file(target: &Path, options: &PublishOptions<'_>) -> Result<Staged> {
+    Staged::begin(Goal::of(&Location::local(target), &Target::File, options)?, options, false)
 }
 
 #[test]
@@ -195,12 +202,12 @@ fn a_file_that_the_check_refuses_at_the_commit_is_not_replaced() {
     };
     fs::write(&target, b"").unwrap();
     let monitor = Monitor::new();
-    let terms = staging::Terms::of_save(true, true, &monitor);
-    let staged = StagedFile::begin(&target, &terms, Some(is_empty)).unwrap();
+    let options = PublishOptions { may_replace: Some(is_empty), ..PublishOptions::of_overwrite(&monitor) };
+    let staged = begin_file(&target, &options).unwrap();
     fs::write(staged.single_file(), b"new").unwrap();
     fs::write(&target, b"thesis").unwrap();
     assert_eq!(staged.commit().unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert!(StagedFile::begin(&target, &terms, Some(is_empty)).is_err());
+    assert!(begin_file(&target, &options).is_err());
     assert_eq!(fs::read(&target).unwrap(), b"thesis");
     assert_eq!(names(root.path()), ["x"]);
 }
@@ -212,7 +219,7 @@ fn of_two_writers_one_wins() {
         let target = root.path().join(format!("step_{round}"));
         let start = Barrier::new(4);
         let save = |content: String| {
-            let staged = StagedFolder::create(&target, false).unwrap();
+            let staged = Staged::of_folder(&target, false).unwrap();
             start.wait();
             staged.write("_METADATA", content.as_bytes()).unwrap();
             staged.write("d/data", content.as_bytes()).unwrap();
@@ -263,7 +270,7 @@ fn two_overwriters_succeed_in_turn() {
 #[test]
 fn a_checkpoint_that_is_not_durable_is_still_whole() {
     let root = tempfile::tempdir().unwrap();
-    let staged = StagedFolder::create(&root.path().join("a"), false).unwrap().durable(false);
+    let staged = Staged::of_folder(&root.path().join("a"), false).unwrap().durable(false);
     assert!(!staged.is_durable());
     staged.write("_METADATA", b"m").unwrap();
     let mut writer = staged.writer("data", 100_000, 0).unwrap();
@@ -299,7 +306,7 @@ fn a_replacement_is_private_until_its_commit() {
     let (new_folder, new_file) = modes_of_new(root.path());
     save(&folder, false, "old").unwrap();
     let save_file = |overwrite| {
-        let staged = StagedFile::create(&file, overwrite)?;
+        let staged = Staged::of_file(&file, overwrite)?;
         fs::write(staged.single_file(), b"x").unwrap();
         if overwrite {
             assert_eq!(mode(staged.single_file().parent().unwrap()), 0o700);
@@ -311,7 +318,7 @@ fn a_replacement_is_private_until_its_commit() {
     for (folder_mode, file_mode) in [(0o700, 0o600), (0o750, 0o640), (0o755, 0o644), (0o2775, 0o664)] {
         set_mode(&folder, folder_mode);
         set_mode(&file, file_mode);
-        let staged = StagedFolder::create(&folder, true).unwrap();
+        let staged = Staged::of_folder(&folder, true).unwrap();
         assert_eq!(mode(staged.folder()), 0o700);
         staged.write("_METADATA", b"new").unwrap();
         staged.commit().unwrap();
@@ -320,7 +327,7 @@ fn a_replacement_is_private_until_its_commit() {
     }
     // A private folder that was removed in between does not come back open to all users.
     set_mode(&folder, 0o700);
-    let staged = StagedFolder::create(&folder, true).unwrap();
+    let staged = Staged::of_folder(&folder, true).unwrap();
     fs::remove_dir_all(&folder).unwrap();
     staged.write("_METADATA", b"new").unwrap();
     staged.commit().unwrap();
@@ -332,13 +339,14 @@ fn names_of_any_length_are_saved_to_and_swept() {
     let root = tempfile::tempdir().unwrap();
     for len in [196, 197, 213, 214, 240, 255] {
         let target = root.path().join("n".repeat(len));
-        let dead = leftovers::OwnFolder::make(root.path(), target.file_name().unwrap(), false).unwrap().path;
+        let dead =
+            leftovers::OwnFolder::make(root.path(), target.file_name().unwrap(), false, false).unwrap().path;
         save(&target, false, "first").unwrap();
         assert!(!dead.exists(), "what a killed writer of a name of {len} bytes has left");
         save(&target, true, "second").unwrap();
         assert_eq!(saved(&target), "second");
         let file = root.path().join("f".repeat(len));
-        let staged = StagedFile::create(&file, false).unwrap();
+        let staged = Staged::of_file(&file, false).unwrap();
         fs::write(staged.single_file(), b"x").unwrap();
         staged.commit().unwrap();
     }
@@ -351,9 +359,10 @@ fn names_of_unfinished_saves_are_refused() {
     for name in ["run.orbax-checkpoint-tmp", "run.orbax-checkpoint-tmp-5", "a.orbax-checkpoint-tmp.npy"] {
         let target = root.path().join("made").join(name);
         for refused in [
-            StagedFolder::create(&target, true).unwrap_err(),
-            StagedFile::create(&target, true).unwrap_err(),
-            StagedFolder::may_begin(&target, true, false).unwrap_err(),
+            Staged::of_folder(&target, true).unwrap_err(),
+            Staged::of_file(&target, true).unwrap_err(),
+            check_publish(&target, &Target::Folder, PublishOptions::of_overwrite(&Monitor::new()))
+                .unwrap_err(),
         ] {
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
             assert!(refused.to_string().contains(".orbax-checkpoint-tmp"));
@@ -371,9 +380,9 @@ fn addresses_are_not_saved_into_folders() {
     for address in ["hdfs://bucket/x", "memory://bucket/x", "gs:/bucket/x", "file://tmp/x"] {
         let suffixes = [".data".to_owned()];
         for refused in [
-            StagedFolder::create(Path::new(address), true).unwrap_err(),
-            StagedFile::create(Path::new(address), true).unwrap_err(),
-            StagedSiblings::create(Path::new(address), &suffixes, true).unwrap_err(),
+            Staged::of_folder(Path::new(address), true).unwrap_err(),
+            Staged::of_file(Path::new(address), true).unwrap_err(),
+            Staged::of_siblings(Path::new(address), &suffixes, true).unwrap_err(),
         ] {
             assert_eq!(refused.kind(), ErrorKind::Unsupported);
         }
@@ -393,7 +402,7 @@ fn what_may_not_be_replaced_is_refused_before_anything_begins() {
     let monitor = Monitor::new();
     let may_begin = |overwrite, may_replace| {
         let options = PublishOptions { overwrite, may_replace, ..PublishOptions::of_new(&monitor) };
-        StagedFile::may_begin(&target, &options)
+        check_publish(target.path(), &Target::File, options)
     };
     // The target does not exist, so `may_replace` is not called.
     for overwrite in [false, true] {
@@ -416,7 +425,7 @@ fn what_a_living_writer_has_is_removed_by_force_alone() {
     let root = tempfile::tempdir().unwrap();
     for by_its_own_name in [true, false] {
         let target = root.path().join("x");
-        let staged = StagedFolder::create(&target, false).unwrap();
+        let staged = Staged::of_folder(&target, false).unwrap();
         staged.write("_METADATA", b"m").unwrap();
         let at = if by_its_own_name { staged.folder().to_owned() } else { target.clone() };
         let error = remove_unfinished(&at, false).unwrap_err();
@@ -433,17 +442,16 @@ fn every_kind_says_what_it_was_told() {
     let root = tempfile::tempdir().unwrap();
     for durable in [false, true] {
         let suffixes = [".m".to_owned()];
-        let kinds: [Box<dyn Staged>; 3] = [
-            Box::new(StagedFolder::create(&root.path().join("folder"), false).unwrap().durable(durable)),
-            Box::new(StagedFile::create(&root.path().join("file"), false).unwrap().durable(durable)),
-            Box::new(
-                StagedSiblings::create(&root.path().join("pair"), &suffixes, false).unwrap().durable(durable),
-            ),
+        let kinds = [
+            Staged::of_folder(&root.path().join("folder"), false).unwrap(),
+            Staged::of_file(&root.path().join("file"), false).unwrap(),
+            Staged::of_siblings(&root.path().join("pair"), &suffixes, false).unwrap(),
         ];
         for kind in kinds {
-            assert_eq!(kind.staging().durable, durable, "{kind:?}");
-            kind.staging().monitor.cancel();
-            assert_eq!(naming::commit(kind).unwrap_err().kind(), ErrorKind::Cancelled);
+            let kind = kind.durable(durable);
+            assert_eq!(kind.files.durable, durable, "{kind:?}");
+            kind.files.monitor.cancel();
+            assert_eq!(kind.commit().unwrap_err().kind(), ErrorKind::Cancelled);
         }
     }
     assert!(names(root.path()).is_empty());
@@ -452,9 +460,65 @@ fn every_kind_says_what_it_was_told() {
 #[test]
 fn of_those_who_claim_a_name_one_gets_it() {
     let root = tempfile::tempdir().unwrap();
-    let staged = StagedFolder::create(&root.path().join("x"), false).unwrap();
-    assert!(staged.files().claim("mine").unwrap());
-    assert!(!staged.files().claim("mine").unwrap());
+    let staged = Staged::of_folder(&root.path().join("x"), false).unwrap();
+    assert!(staged.files.claim("mine").unwrap());
+    assert!(!staged.files.claim("mine").unwrap());
     // A name that is too long is an error, and does not count as the claim of another process.
-    staged.files().claim(&"x".repeat(300)).unwrap_err();
+    staged.files.claim(&"x".repeat(300)).unwrap_err();
+}
+
+#[test]
+fn a_file_is_asked_about_only_if_it_is_there() {
+    let root = tempfile::tempdir().unwrap();
+    let monitor = Monitor::new();
+    let refuse = |_: &Location| Err(Error::invalid("it may not be replaced"));
+    for (name, is_there) in [("new", false), ("old", true)] {
+        let path = root.path().join(name);
+        let options = PublishOptions { may_replace: Some(refuse), ..PublishOptions::of_overwrite(&monitor) };
+        let staged = begin_file(&path, &options);
+        if !is_there {
+            let staged = staged.unwrap();
+            fs::write(staged.single_file(), b"new").unwrap();
+            staged.commit().unwrap();
+            continue;
+        }
+        fs::write(&path, b"precious").unwrap();
+        // The check happens at the start or at the commit.
+        let refused = staged.and_then(|staged| {
+            fs::write(staged.single_file(), b"new").unwrap();
+            staged.commit()
+        });
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+}
+
+#[test]
+fn a_file_replaces_a_checkpoint_folder_and_no_other_folder() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("x");
+    let save = |text: &str| {
+        let staged = Staged::of_file_over_any(&path, true)?;
+        fs::write(staged.single_file(), text).unwrap();
+        staged.sync_later();
+        staged.commit()
+    };
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("_METADATA"), b"{}").unwrap();
+    fs::write(path.join("thesis.tex"), b"...").unwrap();
+    assert_eq!(save("new").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    fs::remove_file(path.join("thesis.tex")).unwrap();
+    // A plain staged file refuses every folder.
+    assert_eq!(Staged::of_file(&path, true).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert!(Staged::of_file_over_any(&path, false).is_err());
+    save("new").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+    assert_eq!(crate::system::mode_of(&fs::metadata(&path).unwrap()) & 0o111, 0, "no program");
+    std::os::unix::fs::symlink("x", root.path().join("link")).unwrap();
+    let staged = Staged::of_file_over_any(&root.path().join("link"), true).unwrap();
+    fs::write(staged.single_file(), "other").unwrap();
+    staged.commit().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+    assert!(!fs::symlink_metadata(root.path().join("link")).unwrap().is_symlink());
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2, "nothing is left");
 }

@@ -19,19 +19,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use blake3::Hash;
 use serde::{Deserialize, Serialize};
 
+use super::Staged;
 use super::leftovers::JOURNAL;
-use super::naming::commit_after;
-use super::staging::{Staged, Staging, Terms};
-use super::{SYNC_LATER_LEN_MAX_BYTES, StagedFile, StagedFolder, StagedSiblings};
+use super::target::Goal;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
 use crate::store::local::folders::make_folders;
-use crate::store::{
-    Blob, DirectWriter, FileSink, FileWriter, LocalStore, Store, WriteOptions, WrittenFile, missing,
-};
+use crate::store::{Blob, FileSink, FileWriter, LocalStore, Store, WrittenFile, missing};
 use crate::system;
-use crate::{Left, Publication, Target, TargetLock, Transfer, TransferFile, TransferOptions};
+use crate::{Left, Publication, TargetLock, Transfer, TransferFile, TransferOptions};
 
 /// The folder for the files, below the temporary folder. Readers do not treat a folder with this
 /// name as a checkpoint.
@@ -59,7 +56,7 @@ impl Line {
 /// A copy to a local disk that has not ended.
 #[derive(Debug)]
 pub(crate) struct LocalTransfer {
-    staged: Box<dyn Staged>,
+    staged: Staged,
     files: Vec<TransferFile>,
     paths: Vec<PathBuf>,
     left: Vec<Left>,
@@ -69,17 +66,18 @@ pub(crate) struct LocalTransfer {
 impl LocalTransfer {
     /// Begins a copy, or continues an earlier one.
     pub(crate) fn begin(target: &Location, options: TransferOptions<'_>) -> Result<Self> {
-        let staged = stage(target.local_path()?, &options)?;
-        let staging = staged.staging();
+        let publish = options.as_publish();
+        let staged = Staged::begin(Goal::of(target, options.kind, &publish)?, &publish, true)?;
+        let own = &staged.own.path;
         let files = options.files.iter().enumerate();
         let paths: Result<Vec<PathBuf>> = files.map(|(at, file)| staged.path_of(at, &file.name)).collect();
-        let (paths, lines) = (paths?, read_journal(&staging.own.path));
+        let (paths, lines) = (paths?, read_journal(own));
         let left: Vec<Left> =
             options.files.iter().zip(&paths).map(|(file, path)| left_of(file, path, &lines)).collect();
-        prune(&staging.own.path, &paths, &left)?;
-        make_folders(&staging.data)
-            .map_err(|error| Error::io("cannot make the folder", &staging.data, error))?;
-        let path = staging.own.path.join(JOURNAL);
+        prune(own, &paths, &left)?;
+        let folder = &staged.files.folder;
+        make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
+        let path = own.join(JOURNAL);
         let open = || -> io::Result<File> {
             let mut journal = File::options().create(true).append(true).open(&path)?;
             // A kill may have cut off the last line.
@@ -87,12 +85,8 @@ impl LocalTransfer {
             Ok(journal)
         };
         let journal = open().map_err(|error| Error::io("cannot write", &path, error))?;
-        staging.stays.store(left.iter().any(|left| *left != Left::Nothing), Ordering::Relaxed);
+        staged.stays.store(left.iter().any(|left| *left != Left::Nothing), Ordering::Relaxed);
         Ok(Self { staged, files: options.files.to_vec(), paths, left, journal: Mutex::new(journal) })
-    }
-
-    fn staging(&self) -> &Staging {
-        self.staged.staging()
     }
 
     fn file(&self, at: usize) -> Result<(&TransferFile, &Path)> {
@@ -114,20 +108,10 @@ impl LocalTransfer {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         journal
             .write_all(&text)
-            .map_err(|error| Error::io("cannot write", self.staging().own.path.join(JOURNAL), error))?;
-        self.staging().stays.store(true, Ordering::Relaxed);
+            .map_err(|error| Error::io("cannot write", self.staged.own.path.join(JOURNAL), error))?;
+        self.staged.stays.store(true, Ordering::Relaxed);
         Ok(())
     }
-}
-
-/// Opens the temporary folder of copies to this path, and keeps the files of an earlier copy.
-fn stage(path: &Path, options: &TransferOptions<'_>) -> Result<Box<dyn Staged>> {
-    let terms = Terms::of_copy(options, FILES);
-    Ok(match options.kind {
-        Target::Folder => Box::new(StagedFolder::begin(path, &terms)?),
-        Target::File => Box::new(StagedFile::begin(path, &terms, options.may_replace)?),
-        Target::Siblings { suffixes } => Box::new(StagedSiblings::begin(path, suffixes, &terms)?),
-    })
 }
 
 /// The lines of the journal for each file. Lines that cannot be parsed are skipped.
@@ -202,10 +186,10 @@ impl Publication for LocalTransfer {
     }
 
     fn commit_under(self: Box<Self>, lock: Option<&TargetLock>) -> Result<()> {
-        commit_after(self.staged, lock, |staging| {
-            let journal = staging.own.path.join(JOURNAL);
+        self.staged.commit_after(lock, |staged| {
+            let journal = staged.own.path.join(JOURNAL);
             fs::remove_file(&journal).map_err(|error| Error::io("cannot remove", &journal, error))?;
-            staging.stays.store(false, Ordering::Relaxed);
+            staged.stays.store(false, Ordering::Relaxed);
             Ok(())
         })
     }
@@ -215,7 +199,7 @@ impl Publication for LocalTransfer {
     }
 
     fn made_folders(&self) -> Vec<Location> {
-        self.staging().made_folders()
+        self.staged.made_folders()
     }
 }
 
@@ -226,17 +210,13 @@ impl Transfer for LocalTransfer {
 
     fn writer(&self, at: usize, offset_bytes: u64) -> Result<FileWriter> {
         let (file, path) = self.file(at)?;
+        let files = &self.staged.files;
         if offset_bytes > 0 {
-            let sink = Rest::open(path, offset_bytes, self.staging().durable, &self.staging().monitor)?;
+            let sink = Rest::open(path, offset_bytes, files.durable, &files.monitor)?;
             return Ok(FileWriter::new(sink));
         }
-        let folder = path.parent().unwrap_or(path);
-        make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
         self.discard(at)?;
-        let is_small = file.len_bytes < SYNC_LATER_LEN_MAX_BYTES;
-        let durable = self.staging().durable && !is_small;
-        let options = WriteOptions { expected_len_bytes: file.len_bytes, checksums_from: 0, durable };
-        Ok(FileWriter::new(DirectWriter::create_with(path, &options)?.watched(&self.staging().monitor)))
+        files.writer(path.to_owned(), file.len_bytes, 0)
     }
 
     fn reached(&self, at: usize, offset_bytes: u64, digest: Hash) -> Result<()> {
@@ -253,8 +233,8 @@ impl Transfer for LocalTransfer {
     fn finished(&self, at: usize, digest: Hash, _is_verified: bool) -> Result<()> {
         let (file, path) = self.file(at)?;
         // An earlier copy may have been killed before it synced the file.
-        if file.len_bytes < SYNC_LATER_LEN_MAX_BYTES || self.left(at) != Left::Nothing {
-            self.staging().sync_later(path.to_owned());
+        if self.left(at) != Left::Nothing {
+            self.staged.files.sync_later(path.to_owned());
         }
         self.note(at, file.len_bytes, digest)
     }
@@ -345,7 +325,9 @@ impl FileSink for Rest {
 
 #[cfg(test)]
 mod tests {
+    use super::super::SYNC_LATER_LEN_MAX_BYTES;
     use super::*;
+    use crate::Target;
 
     #[test]
     fn of_a_journal_beyond_its_bound_nothing_is_read() {
@@ -447,10 +429,10 @@ mod tests {
         };
         let first = begin();
         write(&first, 0);
-        assert_eq!(first.staging().unsynced.lock().unwrap().len(), 1, "the commit syncs what is short");
+        assert_eq!(first.staged.files.unsynced.lock().unwrap().len(), 1, "the commit syncs what is short");
         drop(first);
         // Complete files stay even if the next copy writes nothing. Unknown files are removed.
-        let own = begin().staging().own.path.clone();
+        let own = begin().staged.own.path.clone();
         fs::create_dir_all(own.join("empty/deep")).unwrap();
         fs::create_dir(own.join("junk")).unwrap();
         fs::write(own.join("junk/file"), b"...").unwrap();
@@ -461,7 +443,7 @@ mod tests {
         assert_eq!(second.left(1), Left::Nothing);
         second.finished(0, blake3::hash(b"abc"), true).unwrap();
         write(&second, 1);
-        assert_eq!(second.staging().unsynced.lock().unwrap().len(), 2);
+        assert_eq!(second.staged.files.unsynced.lock().unwrap().len(), 2);
         Box::new(second).commit().unwrap();
         assert_eq!(names(), ["x"]);
         assert_eq!(fs::read(root.path().join("x/b")).unwrap(), b"abc");
@@ -510,7 +492,7 @@ mod tests {
                 assert_eq!(is_synced, durable && at > 0, "{} {durable}", file.name);
                 transfer.finished(at, digest, true).unwrap();
             }
-            let unsynced = || transfer.staging().unsynced.lock().unwrap().len();
+            let unsynced = || transfer.staged.files.unsynced.lock().unwrap().len();
             assert_eq!(unsynced(), usize::from(durable), "{durable}");
             // A missing file is not an error, but a folder with the name of the file is an error.
             transfer.discard(0).unwrap();
@@ -523,7 +505,7 @@ mod tests {
             let again = LocalTransfer::begin(&target, TransferOptions { durable, ..durably }).unwrap();
             assert_eq!(again.left(1), Left::Whole { digest, is_proven: false });
             again.finished(1, digest, true).unwrap();
-            assert_eq!(again.staging().unsynced.lock().unwrap().len(), usize::from(durable), "{durable}");
+            assert_eq!(again.staged.files.unsynced.lock().unwrap().len(), usize::from(durable), "{durable}");
             (0..files.len()).for_each(|at| again.discard(at).unwrap());
         }
     }

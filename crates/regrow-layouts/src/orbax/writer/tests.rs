@@ -10,7 +10,7 @@ use crate::orbax::Orbax;
 use crate::{Format, Reader, ReaderExt};
 use regrow_base::error::{ErrorKind, Result};
 use regrow_ocdbt::OcdbtStore;
-use regrow_storage::local::StagedFolder;
+use regrow_storage::local::Staged;
 use regrow_storage::location::Location;
 use regrow_store::{ByteRange, LocalStore, Located, Store};
 use regrow_tree::array::{Array, Dtype, Region, Shape, cast_bytes};
@@ -78,7 +78,7 @@ fn sample() -> Tree<Leaf> {
     tree
 }
 
-fn write_with(tree: &Tree<Leaf>, staged: &StagedFolder, options: &SaveOptions) -> Result<()> {
+fn write_with(tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
     let WriteAs::Folder(write) = Orbax.write_as(&Location::local(staged.folder()), options) else {
         panic!("a folder")
     };
@@ -89,7 +89,7 @@ fn write_with(tree: &Tree<Leaf>, staged: &StagedFolder, options: &SaveOptions) -
 fn write(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<(tempfile::TempDir, PathBuf)> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ckpt");
-    let staged = StagedFolder::create(&path, false).unwrap().durable(false);
+    let staged = Staged::of_folder(&path, false).unwrap().durable(false);
     write_with(tree, &staged, options)?;
     staged.commit()?;
     Ok((folder, path))
@@ -372,7 +372,7 @@ fn refuses_all_at_once_and_writes_nothing() {
     }
     let tree = dict(bad.into_iter().map(|(name, leaf, _)| (Key::dict(name), leaf)).collect());
     let folder = tempfile::tempdir().unwrap();
-    let staged = StagedFolder::create(&folder.path().join("ckpt"), false).unwrap();
+    let staged = Staged::of_folder(&folder.path().join("ckpt"), false).unwrap();
     let error = write_with(&tree, &staged, &SaveOptions::default()).unwrap_err().to_string();
     assert!(names.iter().all(|name| error.contains(&format!("\n  {name}: "))), "{error}");
     assert_eq!(std::fs::read_dir(staged.folder()).unwrap().count(), 0);

@@ -12,7 +12,7 @@ use super::reuse::LINKS_MAX;
 use super::*;
 use crate::safetensors::index::INDEX_FILE_NAME;
 use regrow_storage::NewFolder;
-use regrow_storage::local::StagedFolder;
+use regrow_storage::local::Staged;
 use regrow_storage::location::Location;
 use regrow_store::{LocalStore, ReadPath, Store};
 use regrow_tree::array::{Array, Dtype, Shape};
@@ -37,7 +37,7 @@ fn save(folder: &Path, step: usize, fills: &[u8]) -> Vec<(String, bool)> {
     let path = folder.join(step.to_string());
     let base = step.checked_sub(1).map(|step| Location::local(folder.join(step.to_string())));
     let options = SaveOptions { base, ..SaveOptions::default() };
-    let staged = StagedFolder::create(&path, false).unwrap();
+    let staged = Staged::of_folder(&path, false).unwrap();
     save_split(&tree(fills), &staged, &options, 2000).unwrap();
     staged.commit().unwrap();
     assert!(regrow::verify(&path).unwrap().is_ok());
@@ -106,7 +106,7 @@ fn a_base_that_is_replaced_stays_the_one_that_was_opened() {
     files[0].opened.read(0, &mut found, ReadPath::Cached).unwrap();
     assert!(found == before, "a file of another checkpoint under the record of the base");
     // The name of the file now leads to another file, so the file cannot be linked.
-    let staged = StagedFolder::create(&path("next"), false).unwrap();
+    let staged = Staged::of_folder(&path("next"), false).unwrap();
     assert!(!staged.reuse("model", &files[0].source, &*files[0].opened).unwrap());
 }
 
@@ -117,7 +117,7 @@ fn a_file_that_was_replaced_in_between_is_not_linked() {
     fs::write(&source, b"old").unwrap();
     let opened = LocalStore::new(folder.path()).open(b"model.safetensors").unwrap().unwrap();
     let at = Location::local(&source);
-    let staged = StagedFolder::create(&folder.path().join("step"), false).unwrap();
+    let staged = Staged::of_folder(&folder.path().join("step"), false).unwrap();
     assert!(staged.reuse("a", &at, &*opened).unwrap());
     fs::remove_file(&source).unwrap();
     assert!(!staged.reuse("b", &at, &*opened).unwrap());
@@ -143,7 +143,7 @@ fn many_leaves_are_split_over_files_that_all_readers_put_together() {
     let tree = build.finish().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step");
-    let staged = StagedFolder::create(&path, false).unwrap();
+    let staged = Staged::of_folder(&path, false).unwrap();
     save_split(&tree, &staged, &SaveOptions::default(), 2000).unwrap();
     staged.commit().unwrap();
     assert!(path.join("model-00001-of-00004.safetensors").is_file());

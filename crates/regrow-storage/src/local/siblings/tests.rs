@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::leftovers::{Begun, begun};
 use super::super::*;
-use super::{finish, has_begun, staged_path, take_names_until, where_is};
+use super::{finish, has_begun, staged_path, take_names, where_is};
 use crate::NewSiblings;
 use crate::Publication;
 use crate::error::{ErrorKind, Result};
@@ -16,8 +16,8 @@ fn suffixes() -> Vec<String> {
     SUFFIXES.map(str::to_owned).to_vec()
 }
 
-fn stage(stem: &Path, overwrite: bool, content: &str) -> Result<StagedSiblings> {
-    let staged = StagedSiblings::create(stem, &suffixes(), overwrite)?;
+fn stage(stem: &Path, overwrite: bool, content: &str) -> Result<Staged> {
+    let staged = Staged::of_siblings(stem, &suffixes(), overwrite)?;
     for at in 0..SUFFIXES.len() {
         let mut writer = staged.sibling_writer(at, 0, 0)?;
         writer.write(content.as_bytes())?;
@@ -93,13 +93,11 @@ fn one_of_the_files_is_enough_to_be_in_the_way() {
 fn suffixes_lead_nowhere_else() {
     let root = tempfile::tempdir().unwrap();
     for bad in [["/../x", ".m"], [".d", "a/b"], [".d", ".d"]] {
-        let error =
-            StagedSiblings::create(&root.path().join("a"), &bad.map(str::to_owned), true).unwrap_err();
+        let error = Staged::of_siblings(&root.path().join("a"), &bad.map(str::to_owned), true).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{bad:?}");
     }
-    assert!(StagedSiblings::create(&root.path().join("a"), &[], true).is_err());
-    let bare =
-        StagedSiblings::create(&root.path().join("a"), &[String::new(), ".m".to_owned()], false).unwrap();
+    assert!(Staged::of_siblings(&root.path().join("a"), &[], true).is_err());
+    let bare = Staged::of_siblings(&root.path().join("a"), &[String::new(), ".m".to_owned()], false).unwrap();
     for at in 0..2 {
         bare.sibling_writer(at, 0, 0).unwrap().finish().unwrap();
     }
@@ -144,7 +142,7 @@ fn a_writer_that_dies_at_any_step_leaves_the_old_the_new_or_nothing() {
             assert_eq!(saved(&stem).as_deref(), Some("new"));
         }
         // The next save finishes a commit that has begun, and leaves no temporary files.
-        drop(StagedSiblings::create(&stem, &suffixes(), true).unwrap());
+        drop(Staged::of_siblings(&stem, &suffixes(), true).unwrap());
         assert_eq!(saved(&stem).as_deref(), Some(if moves == 0 { "old" } else { "new" }), "{moves}");
         assert!(begun(&stem).is_none());
     }
@@ -203,7 +201,7 @@ fn a_step_that_fails_is_undone() {
     save(&stem, false, "old").unwrap();
     let staged = stage(&stem, true, "new").unwrap();
     // The staged manifest is missing, so the last step fails after all other steps.
-    fs::remove_file(staged_path(&staged.staging.own.path, 1, &file(&stem, ".manifest"))).unwrap();
+    fs::remove_file(staged_path(&staged.own.path, 1, &file(&stem, ".manifest"))).unwrap();
     assert_eq!(staged.commit().unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(saved(&stem).as_deref(), Some("old"));
     assert_eq!(count(root.path()), 2);
@@ -223,7 +221,7 @@ fn a_folder_that_is_half_removed_never_looks_begun() {
     fs::remove_dir_all(folder.join(".regrow-0")).unwrap();
     fs::create_dir(folder.join(".regrow-0")).unwrap();
     assert!(!has_begun(&folder) && begun(&stem).is_none());
-    drop(StagedSiblings::create(&stem, &suffixes(), false).unwrap());
+    drop(Staged::of_siblings(&stem, &suffixes(), false).unwrap());
     assert_eq!(count(root.path()), 0);
 }
 
@@ -273,15 +271,16 @@ fn the_temporary_folder_is_as_open_as_its_files() {
         (0o600, 0o600, 0o700),
     ] {
         let root = tempfile::tempdir().unwrap();
-        let targets = [".data", ".manifest"].map(|suffix| root.path().join(format!("x{suffix}")));
         let staged = root.path().join("staged");
-        for (at, (target, mode)) in targets.iter().zip([first, second]).enumerate() {
-            let path = staged_path(&staged, at, target);
+        let targets = [".data", ".manifest"].map(|suffix| root.path().join(format!("x{suffix}")));
+        let files: Vec<PathBuf> =
+            targets.iter().enumerate().map(|(at, target)| staged_path(&staged, at, target)).collect();
+        for (path, mode) in files.iter().zip([first, second]) {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(&path, "x").unwrap();
-            set_mode(&path, mode).unwrap();
+            fs::write(path, "x").unwrap();
+            set_mode(path, mode).unwrap();
         }
-        super::open_to_readers(&staged, &targets).unwrap();
+        super::open_to_readers(&staged, &files).unwrap();
         assert_eq!(mode_of(&fs::metadata(&staged).unwrap()) & 0o777, folder, "{first:o} {second:o}");
     }
 }
@@ -291,7 +290,7 @@ fn a_folder_that_cannot_be_listed_is_an_error_and_stays() {
     let root = tempfile::tempdir().unwrap();
     let stem = root.path().join("model");
     let staged = stage(&stem, false, "new").unwrap();
-    let own = staged.staging.own.path.clone();
+    let own = staged.own.path.clone();
     // The state after a death between two moves, but with a file in the place of a staged folder.
     fs::create_dir(own.join(".regrow-replaced")).unwrap();
     fs::rename(staged_path(&own, 0, &file(&stem, ".data")), file(&stem, ".data")).unwrap();
@@ -307,13 +306,12 @@ fn a_file_whose_mode_cannot_be_looked_up_is_not_replaced() {
     let root = tempfile::tempdir().unwrap();
     let stem = root.path().join("a");
     let staged = stage(&stem, true, "new").unwrap();
-    staged.staging.sync_tree().unwrap();
+    staged.files.sync(&staged.own.path).unwrap();
     // A link that leads to itself has no mode.
     let target = file(&stem, SUFFIXES[0]);
     std::os::unix::fs::symlink(&target, &target).unwrap();
-    let error = take_names_until(&staged.staging.own.path, &staged.targets, true, &|| Ok(()), usize::MAX)
-        .unwrap_err();
-    assert_eq!(error.error.kind(), ErrorKind::Io, "{}", error.error);
+    let error = take_names(&staged, usize::MAX).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
     assert!(fs::symlink_metadata(&target).unwrap().is_symlink());
-    assert_eq!(count(&staged.staging.own.path), SUFFIXES.len(), "nothing has moved");
+    assert_eq!(count(&staged.own.path), SUFFIXES.len(), "nothing has moved");
 }

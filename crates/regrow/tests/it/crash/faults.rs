@@ -15,7 +15,7 @@ use regrow::location::Location;
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, save_with};
 use regrow_storage::NewFile;
-use regrow_storage::local::{StagedFile, StagedFolder, StagedSiblings};
+use regrow_storage::local::Staged;
 use regrow_testkit::trace::{Call, Fault, Run, mark, run, touches, writes};
 
 const TARGET: &str = "REGROW_TEST_FAULT_TARGET";
@@ -60,7 +60,7 @@ fn save(target: &Path, layout: &str, generation: u8, overwrite: bool) -> regrow:
         let made = Location::parse(Path::new("memory://faults/ckpt.msgpack"))?;
         save_with(made.clone(), &tree(generation), &options("flax", true))?;
         let bytes = made.read_beginning(u64::MAX)?.unwrap();
-        let staged = StagedFile::create_over_any(target, overwrite)?;
+        let staged = Staged::of_file_over_any(target, overwrite)?;
         let mut writer = staged.single_writer(bytes.len() as u64, 0)?;
         writer.write(&bytes)?;
         writer.finish()?;
@@ -179,10 +179,10 @@ impl Scene {
         regrow_layouts::tell_storage();
         let suffixes: Vec<String> = self.suffixes().iter().map(|&suffix| suffix.to_owned()).collect();
         match self.layout {
-            "regrow" | ITEMS | FILES => drop(StagedFolder::create(&self.target, true).unwrap()),
-            FILE_OVER_FOLDER => drop(StagedFile::create_over_any(&self.target, true).unwrap()),
-            "safetensors" => drop(StagedFile::create(&self.target, true).unwrap()),
-            _ => drop(StagedSiblings::create(&self.target, &suffixes, true).unwrap()),
+            "regrow" | ITEMS | FILES => drop(Staged::of_folder(&self.target, true).unwrap()),
+            FILE_OVER_FOLDER => drop(Staged::of_file_over_any(&self.target, true).unwrap()),
+            "safetensors" => drop(Staged::of_file(&self.target, true).unwrap()),
+            _ => drop(Staged::of_siblings(&self.target, &suffixes, true).unwrap()),
         }
     }
 

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use regrow::ErrorKind;
 use regrow_storage::NewFolder;
-use regrow_storage::local::StagedFolder;
+use regrow_storage::local::Staged;
 use regrow_store::{DirectWriter, LocalStore, Store, StoreExt};
 
 /// A file system of its own, as long as this lives.
@@ -70,12 +70,12 @@ fn a_disk_that_fills_up_while_writing_leaves_the_old_checkpoint() {
         return;
     };
     let target = mount.path().join("step");
-    let staged = StagedFolder::create(&target, false).unwrap();
+    let staged = Staged::of_folder(&target, false).unwrap();
     staged.write("_METADATA", b"old").unwrap();
     staged.commit().unwrap();
 
     regrow_layouts::tell_storage();
-    let staged = StagedFolder::create(&target, true).unwrap();
+    let staged = Staged::of_folder(&target, true).unwrap();
     staged.write("_METADATA", b"new").unwrap();
     // No length is announced, so nothing is reserved: the disk is found to be full on the way.
     let mut writer = staged.writer("data", 0, 0).unwrap();
@@ -103,19 +103,19 @@ fn a_read_only_file_system_refuses_and_can_be_read() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o555)).unwrap();
-        let error = StagedFolder::create(&folder.path().join("step"), false).unwrap_err();
+        let error = Staged::of_folder(&folder.path().join("step"), false).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied);
         return;
     };
     let target = mount.path().join("step");
-    let staged = StagedFolder::create(&target, false).unwrap();
+    let staged = Staged::of_folder(&target, false).unwrap();
     staged.write("_METADATA", b"old").unwrap();
     staged.commit().unwrap();
     regrow_layouts::tell_storage();
     mount.make_read_only();
 
     for (path, overwrite) in [(target.clone(), true), (mount.path().join("a/b"), false)] {
-        let error = StagedFolder::create(&path, overwrite).unwrap_err();
+        let error = Staged::of_folder(&path, overwrite).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied);
         assert!(error.help_text().unwrap().contains("read-only"));
     }

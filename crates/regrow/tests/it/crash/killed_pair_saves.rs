@@ -17,7 +17,7 @@ use regrow::engine::load;
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, save_with};
 use regrow_storage::NewSiblings;
-use regrow_storage::local::StagedSiblings;
+use regrow_storage::local::Staged;
 
 const FOLDER: &str = "REGROW_TEST_PAIR_SAVES_INTO";
 const KILLS: u64 = 15;
@@ -87,7 +87,7 @@ fn a_killed_save_never_mixes_two_pairs() {
         ended += usize::from(now.is_some());
         left += fs::read_dir(folder.path()).unwrap().count().saturating_sub(2);
         let suffixes = [".data".to_owned(), ".manifest".to_owned()];
-        drop(StagedSiblings::create(&stem, &suffixes, true).unwrap());
+        drop(Staged::of_siblings(&stem, &suffixes, true).unwrap());
         assert_eq!(generation(&stem), now, "ending what was begun changes nothing for a reader");
     }
     assert!(ended > 0, "no save ever ended");
@@ -107,7 +107,7 @@ fn a_dead_writers_pair_is_opened_by_many_at_once() {
     for moves in 1..4 {
         let stem = root.path().join(format!("model_{moves}"));
         save_with(&stem, &tree(1), &options()).unwrap();
-        let staged = StagedSiblings::create(&stem, &suffixes.map(str::to_owned), true).unwrap();
+        let staged = Staged::of_siblings(&stem, &suffixes.map(str::to_owned), true).unwrap();
         let mut staged = staged.durable(false);
         for (at, suffix) in suffixes.into_iter().enumerate() {
             let mut writer = staged.sibling_writer(at, 0, 0).unwrap();

@@ -12,7 +12,7 @@ use std::{env, fs, thread};
 
 use crate::common::child::child;
 use regrow_storage::NewFolder;
-use regrow_storage::local::StagedFolder;
+use regrow_storage::local::Staged;
 
 const FOLDER: &str = "REGROW_TEST_SAVES_INTO";
 const DATA_LEN_BYTES: usize = 3 << 20;
@@ -20,7 +20,7 @@ const KILLS: u64 = 20;
 
 fn save(target: &Path, overwrite: bool, generation: u8) {
     regrow_layouts::tell_storage();
-    let staged = StagedFolder::create(target, overwrite).unwrap();
+    let staged = Staged::of_folder(target, overwrite).unwrap();
     staged.write("_METADATA", &[generation; 100]).unwrap();
     let mut writer = staged.writer("d/array", DATA_LEN_BYTES as u64, 0).unwrap();
     writer.write(&vec![generation; DATA_LEN_BYTES]).unwrap();
@@ -86,7 +86,7 @@ fn a_killed_save_is_all_or_nothing() {
         if cfg!(feature = "portable") && now.is_none() {
             // Killed between the two renames of an overwrite: the next save puts the old one back.
             left += unfinished(folder.path());
-            drop(StagedFolder::create(&latest, true).unwrap());
+            drop(Staged::of_folder(&latest, true).unwrap());
             now = generation(&latest);
         }
         assert!(seen.is_none() || now.is_some(), "an overwrite lost the old checkpoint");
@@ -98,7 +98,7 @@ fn a_killed_save_is_all_or_nothing() {
             if name == "step" {
                 let _ = fs::remove_dir_all(folder.path().join(name));
             }
-            drop(StagedFolder::create(&folder.path().join(name), true).unwrap());
+            drop(Staged::of_folder(&folder.path().join(name), true).unwrap());
         }
         assert_eq!(unfinished(folder.path()), 0, "the next save removes what is left");
         assert_eq!(generation(&latest), now, "removing it changes nothing else");
@@ -111,9 +111,9 @@ fn a_killed_save_is_all_or_nothing() {
 fn the_folder_of_a_living_writer_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("step");
-    let first = StagedFolder::create(&target, false).unwrap();
+    let first = Staged::of_folder(&target, false).unwrap();
     first.write("_METADATA", b"first").unwrap();
-    let second = StagedFolder::create(&target, false).unwrap();
+    let second = Staged::of_folder(&target, false).unwrap();
     assert_eq!(unfinished(folder.path()), 2);
     drop(second);
     first.commit().unwrap();

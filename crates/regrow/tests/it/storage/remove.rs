@@ -170,7 +170,7 @@ fn temporary_files_go_once_their_writer_is_dead() {
     remove(other.as_path(), &unfinished(false)).unwrap();
     assert!(!other.exists());
     // Of one that lives.
-    let staged = regrow_storage::local::StagedFolder::create(&folder.path().join("x"), false).unwrap();
+    let staged = regrow_storage::local::Staged::of_folder(&folder.path().join("x"), false).unwrap();
     let error = remove(&target, &unfinished(false)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
     assert!(staged.folder().is_dir());

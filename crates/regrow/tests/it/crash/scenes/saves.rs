@@ -7,7 +7,7 @@ use regrow::engine::Layout;
 use regrow::location::Location;
 use regrow::tree::{Leaf, Tree};
 use regrow::{SaveOptions, SealOptions, load, save_with, seal, verify};
-use regrow_storage::local::StagedFolder;
+use regrow_storage::local::Staged;
 use regrow_store::StoreExt;
 use serde_json::{Value, json};
 
@@ -203,7 +203,7 @@ impl Scene for Save {
 /// old one back.
 pub fn put_back(target: &Location) -> Result<(), String> {
     regrow_layouts::tell_storage();
-    told("the place", target.local_path().and_then(|path| StagedFolder::create(path, true))).map(drop)
+    told("the place", target.local_path().and_then(|path| Staged::of_folder(path, true))).map(drop)
 }
 
 pub fn saves() -> Vec<Save> {
