@@ -10,8 +10,8 @@ use super::joined_folder::SharedFolder;
 use super::lock::lock_target;
 use super::target::Goal;
 use super::{
-    Hold, LocalTransfer, Staged, finish_locked, finish_unfinished, hold, move_folder, remove_checkpoint,
-    remove_files, remove_unfinished, stock, traces,
+    Hold, LocalTransfer, Staged, finish_unfinished, hold, move_folder, remove_checkpoint, remove_files,
+    remove_unfinished, stock, traces,
 };
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -257,7 +257,7 @@ impl Upkeep for LocalDisk {
         monitor: &Monitor,
     ) -> Result<TargetLock> {
         let lock = lock_target(at.local_path()?, operation, wait, monitor)?;
-        finish_locked(at.local_path()?, &lock)?;
+        finish_unfinished(at.local_path()?, Some(&lock))?;
         Ok(lock)
     }
 
@@ -278,7 +278,7 @@ impl Upkeep for LocalDisk {
     }
 
     fn finish_unfinished(&self, at: &Location) -> Result<bool> {
-        finish_unfinished(at.local_path()?)
+        finish_unfinished(at.local_path()?, None)
     }
 
     fn stock(&self, path: &Path) -> Result<Option<Stock>> {

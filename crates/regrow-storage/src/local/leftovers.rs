@@ -17,7 +17,7 @@ use super::lock::{Held, lock_target, look_at_lock, sweep_lock};
 use super::rename::rename_new;
 use super::siblings;
 use super::target::split;
-use super::temporary::{Kind, copy_path, kind_in, kind_of, name_in, temporary_name};
+use super::temporary::{Kind, copy_path, kind_in, kind_of, name_in, temporary_path};
 use crate::UNCOMMITTED_MARK;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::TargetLock;
@@ -55,7 +55,7 @@ impl OwnFolder {
         for _ in 0..TRIES {
             let path = match is_copy {
                 true => copy_path(parent, name),
-                false => parent.join(temporary_name(name, "")?),
+                false => temporary_path(parent, name)?,
             };
             let cannot = |error| Error::io("cannot make and lock", &path, error);
             match make_folder(&path, mode) {
@@ -248,7 +248,8 @@ pub fn reappears(path: &Path) -> bool {
     let since = Instant::now();
     // `metadata` follows links, so a link to a missing file counts as missing.
     let is_there = || fs::metadata(path).is_ok();
-    let named = end_of_links(path);
+    // Writers replace the path to which a link leads.
+    let named = fs::read_link(path).map_or(path.to_owned(), |to| path.with_file_name(to));
     let mut quiet = 0;
     // Between two looks one writer may end and the next begin, so one quiet look is not enough.
     while !is_there() && quiet < 3 && since.elapsed() < OVERWRITE_WAIT {
@@ -259,20 +260,6 @@ pub fn reappears(path: &Path) -> bool {
     }
     is_there()
 }
-
-/// Where `path` leads by symbolic links, even if nothing exists there. Writers replace that path
-/// and keep the links.
-fn end_of_links(path: &Path) -> PathBuf {
-    let mut end = path.to_owned();
-    for _ in 0..LINKS_MAX {
-        let Ok(to) = fs::read_link(&end) else { break };
-        end = end.parent().unwrap_or(Path::new("")).join(to);
-    }
-    end
-}
-
-/// Longest chain of links; Linux follows no more.
-const LINKS_MAX: usize = 40;
 
 /// Whether an overwrite by a live writer has moved the folder at `path` aside.
 fn is_being_replaced(path: &Path) -> bool {

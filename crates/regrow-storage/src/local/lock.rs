@@ -41,9 +41,9 @@ const HOLDER_LEN_MAX_BYTES: u64 = 4096;
 
 /// The locks of this process, by the path of the file. Lock files are opened and closed only while
 /// this list is locked, because closing any descriptor of a file releases the process's lock on it.
-static HELD: Mutex<BTreeMap<PathBuf, (u32, Holder)>> = Mutex::new(BTreeMap::new());
+static HELD: Mutex<Locks> = Mutex::new(BTreeMap::new());
 
-fn held() -> MutexGuard<'static, BTreeMap<PathBuf, (u32, Holder)>> {
+fn held() -> MutexGuard<'static, Locks> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -74,23 +74,26 @@ impl Drop for Hold {
 
 /// The result of an attempt to lock a file.
 enum Tried {
-    Ours(Hold),
+    /// This process has the lock. The flag is false if the file system has no locks: then the file
+    /// only shows readers that a process changes the target.
+    Ours(Hold, bool),
     /// Another process or thread has the lock.
     Theirs(Option<Holder>),
-    /// The file system has no locks. The file shows readers that a process changes the target.
-    Missing(Hold),
     /// The owner has just deleted the file.
     Again,
 }
 
+type Locks = BTreeMap<PathBuf, (u32, Holder)>;
+
+/// The operation of this process that has the lock. A forked child has a copy of its parent's list.
+fn own_holder(held: &Locks, path: &Path) -> Option<Holder> {
+    held.get(path).filter(|(pid, _)| *pid == std::process::id()).map(|(_, holder)| holder.clone())
+}
+
 fn try_lock(path: &Path, holder: &Holder, is_temporary: bool) -> io::Result<Tried> {
     let mut held = held();
-    match held.get(path) {
-        Some((pid, holder)) if *pid == std::process::id() => {
-            return Ok(Tried::Theirs(Some(holder.clone())));
-        }
-        // A forked child has a copy of its parent's list.
-        _ => {}
+    if let Some(holder) = own_holder(&held, path) {
+        return Ok(Tried::Theirs(Some(holder)));
     }
     if is_temporary && fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -104,25 +107,22 @@ fn try_lock(path: &Path, holder: &Holder, is_temporary: bool) -> io::Result<Trie
         Ok(RecordLock::Missing) | Err(_) => false,
     };
     if is_temporary {
-        let is_named = match (id_of_name(path), id_of(&file)) {
-            (Ok(named), Ok(locked)) => named == locked,
-            (Err(error), _) => error.kind() != io::ErrorKind::NotFound,
-            (_, Err(_)) => true,
+        let is_deleted = match id_of_name(path) {
+            Ok(named) => id_of(&file).is_ok_and(|locked| locked != named),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
         };
-        if !is_named {
+        if is_deleted {
             return Ok(Tried::Again);
         }
         // Other users of a shared folder must be able to lock the file, too.
         let _ = set_mode(path, 0o666);
         // The text is for people. The lock works without it, for example on a full disk.
-        let _ = file.set_len(0).and_then(|()| {
-            file.write_all(&serde_json::to_vec(holder).unwrap_or_default())?;
-            file.write_all(b"\n")
-        });
+        let text = serde_json::to_string(holder).unwrap_or_default() + "\n";
+        let _ = file.set_len(0).and_then(|()| file.write_all(text.as_bytes()));
     }
-    held.insert(path.to_owned(), (std::process::id(), holder.clone()));
-    let hold = Hold { path: path.to_owned(), file: Some(file), pid: std::process::id(), is_temporary };
-    Ok(if is_sure { Tried::Ours(hold) } else { Tried::Missing(hold) })
+    let pid = std::process::id();
+    held.insert(path.to_owned(), (pid, holder.clone()));
+    Ok(Tried::Ours(Hold { path: path.to_owned(), file: Some(file), pid, is_temporary }, is_sure))
 }
 
 fn read_holder(file: &File) -> Option<Holder> {
@@ -141,8 +141,7 @@ pub(crate) fn hold(path: &Path) -> Result<Option<Hold>> {
     make_folders(folder).map_err(cannot)?;
     let path = in_resolved_folder(path).ok_or_else(|| cannot(io::ErrorKind::NotFound.into()))?;
     match try_lock(&path, &Holder::new("write steps"), false).map_err(cannot)? {
-        Tried::Ours(hold) => Ok(Some(hold)),
-        Tried::Missing(_) => Ok(None),
+        Tried::Ours(hold, is_sure) => Ok(is_sure.then_some(hold)),
         Tried::Theirs(_) | Tried::Again => {
             Err(Error::new(ErrorKind::AlreadyExists, "another process holds the lock").in_file(path))
         }
@@ -205,19 +204,17 @@ pub(super) fn lock_target(
     wait: Option<Duration>,
     monitor: &Monitor,
 ) -> Result<TargetLock> {
-    let unlocked = || Ok(TargetLock::default());
-    let Some(path) = lock_path(target)? else { return unlocked() };
+    let Some(path) = lock_path(target)? else { return Ok(TargetLock::default()) };
     let holder = Holder::new(operation);
     let began = Instant::now();
     loop {
         match try_lock(&path, &holder, true) {
-            Ok(Tried::Ours(hold)) => return Ok(TargetLock::new(String::new(), true, hold)),
-            Ok(Tried::Missing(hold)) => return Ok(TargetLock::new(String::new(), false, hold)),
+            Ok(Tried::Ours(hold, is_sure)) => return Ok(TargetLock::new(String::new(), is_sure, hold)),
             Ok(Tried::Theirs(other)) if began.elapsed() >= wait.unwrap_or(WAIT_DEFAULT) => {
                 return Err(busy(&Location::local(target), other.as_ref()));
             }
             Ok(Tried::Theirs(_) | Tried::Again) => {}
-            Err(error) => return without_lock(&path, error).and_then(|()| unlocked()),
+            Err(error) => return without_lock(&path, error).map(|()| TargetLock::default()),
         }
         monitor.check()?;
         std::thread::sleep(PACE);
@@ -261,11 +258,8 @@ pub fn look_at_lock(target: &Path) -> Held {
 /// Looks at a lock file. Returns its text too, if it can be read.
 fn look_at_file(path: &Path) -> (Held, Option<Holder>) {
     let held = held();
-    match held.get(path) {
-        Some((pid, holder)) if *pid == std::process::id() => {
-            return (Held::By(Some(holder.clone())), Some(holder.clone()));
-        }
-        _ => {}
+    if let Some(holder) = own_holder(&held, path) {
+        return (Held::By(Some(holder.clone())), Some(holder));
     }
     let Ok(file) = File::open(path) else { return (Held::Free, None) };
     let holder = read_holder(&file);
@@ -296,8 +290,7 @@ pub(super) fn trace_of_lock(path: &Path) -> Option<Trace> {
 /// Whether this process may open a lock file to lock it.
 fn may_write(path: &Path) -> bool {
     let held = held();
-    let is_own = held.get(path).is_some_and(|(pid, _)| *pid == std::process::id());
-    is_own || File::options().read(true).write(true).open(path).is_ok()
+    own_holder(&held, path).is_some() || File::options().read(true).write(true).open(path).is_ok()
 }
 
 #[cfg(test)]

@@ -8,11 +8,10 @@
 //!          with overwrite: exchange the two names  ->  fsync parent  ->  remove the old one
 //! ```
 //! If a writer is killed before the rename, its folder is not a checkpoint for any reader. The lock
-//! ends with the writer, and the next save to the same target removes the folder. After the rename,
-//! the path has the new checkpoint. If the file system cannot exchange two names in one step, an
-//! overwrite needs two renames. Between them the target is missing; if the writer dies there, the
-//! next save restores the old checkpoint. A checkpoint of several files has such a moment on every
-//! file system, but readers find its files: see `siblings`.
+//! ends with the writer, and the next save to the same target removes the folder. If the file system
+//! cannot exchange two names in one step, an overwrite needs two renames; if the writer dies between
+//! them, the next save restores the old checkpoint. A checkpoint of several files has such a moment
+//! on every file system, but readers find its files: see `siblings`.
 //!
 //! The error says which checkpoint the path has. After `NotDurable` it is the new one: the sync of
 //! the folder above failed. After any other error it is the old one.
@@ -20,18 +19,12 @@
 //! During an overwrite only the owner can read the temporary folder. Just before the rename it gets
 //! the mode of the old checkpoint.
 //!
-//! Locks are `flock`s. On a network file system that keeps them to one machine (`local_lock`,
-//! Lustre's `localflock`), two machines must not save to the same target at once.
-//!
-//! A checkpoint is a folder, a file, or several files of one stem. All three are a [`Staged`]: a
-//! temporary folder with its lock, the files that need a sync, and the commit.
+//! The lock of a temporary folder is a `flock`, and shows that its writer lives. The lock of the
+//! target (`lock`) is taken for the commit. On a network file system that keeps locks to one machine
+//! (`local_lock`, Lustre's `localflock`), two machines must not save to the same target at once.
 //!
 //! Several processes may write one folder. The process that began the folder tells its temporary
-//! name to the others, which join the folder (`joined_folder`). Each process makes its own files
-//! durable. The process that began the folder commits it.
-//!
-//! `commit` syncs the small files and the folders: one by one if they are few (0.4 ms for each),
-//! otherwise all of them with one `syncfs`, if the system has it.
+//! name to the others, which join the folder (`joined_folder`), and commits the folder.
 
 use std::path::Path;
 
@@ -65,9 +58,7 @@ pub use others::keep_others;
 pub use probe::Ability;
 pub use probe::probe;
 pub use remove::remove_folder;
-pub(crate) use remove::{
-    finish_locked, finish_unfinished, remove_checkpoint, remove_files, remove_unfinished, stock,
-};
+pub(crate) use remove::{finish_unfinished, remove_checkpoint, remove_files, remove_unfinished, stock};
 pub(crate) use rename::move_folder;
 pub use siblings::where_is;
 pub use staged::Staged;

@@ -10,8 +10,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::rename::rename_new;
+use super::sync_folder;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::local::folders::{LOCK_SUFFIX, random_name, sync_folder};
+use crate::store::local::folders::{LOCK_SUFFIX, random_name};
 use crate::system;
 
 const TEMPORARY: &str = ".regrow-tmp-";
@@ -49,7 +50,7 @@ impl NewFile {
     pub fn give_name(self, name: &str, replace: bool) -> Result<()> {
         let folder = self.folder.clone();
         self.sync()?.give_name_unsynced(name, replace)?;
-        sync_folder(&folder).map_err(|error| Error::io("cannot sync the folder", &folder, error))
+        sync_folder(&folder)
     }
 
     /// Syncs the file. After that it can get its name.

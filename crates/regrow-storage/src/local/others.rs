@@ -3,16 +3,17 @@
 //!
 //! Until the commit the files are also in the old folder, so a kill loses no file.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::Path;
 
+use super::sync_folder;
 use super::target::holds_checkpoint;
 use crate::UNCOMMITTED_MARK;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::names::all_foreign_files_in;
-use crate::store::local::folders::sync_folder;
 use crate::system;
 
 /// Greatest depth of the user's folders.
@@ -25,33 +26,22 @@ const DEPTH_MAX: usize = 32;
 /// anything except files and folders; errors of the system.
 pub fn keep_others(target: &Path, staged: &Path, durable: bool) -> Result<()> {
     let names = match holds_checkpoint(target) {
-        true => all_foreign_files_in(&Location::local(target)),
+        true => all_foreign_files_in(&Location::local(target))
+            .map(|names| names.into_iter().map(OsString::from).collect()),
         false => names_in(target),
     };
     match names {
-        Ok(names) => {
-            names.iter().try_for_each(|name| keep(&target.join(name), &staged.join(name), durable, 0))
-        }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
+        names => names?.iter().try_for_each(|name| keep(&target.join(name), &staged.join(name), durable, 0)),
     }
 }
 
-fn names_in(folder: &Path) -> Result<Vec<String>> {
+fn names_in(folder: &Path) -> Result<Vec<OsString>> {
     let cannot_list = |error| Error::io("cannot list", folder, error);
-    let mut names = Vec::new();
-    for entry in fs::read_dir(folder).map_err(cannot_list)? {
-        let name = entry.map_err(cannot_list)?.file_name();
-        match name.to_str() {
-            Some(name) if !name.contains(UNCOMMITTED_MARK) => names.push(name.to_owned()),
-            Some(_) => {}
-            None => {
-                return Err(
-                    Error::invalid("the name of a file beside a checkpoint is not UTF-8").in_file(folder)
-                );
-            }
-        }
-    }
+    let entries = fs::read_dir(folder).map_err(cannot_list)?;
+    let names: io::Result<Vec<OsString>> = entries.map(|entry| Ok(entry?.file_name())).collect();
+    let mut names = names.map_err(cannot_list)?;
+    names.retain(|name| !name.to_string_lossy().contains(UNCOMMITTED_MARK));
     Ok(names)
 }
 
@@ -79,10 +69,7 @@ fn keep(from: &Path, to: &Path, durable: bool, depth: usize) -> Result<()> {
     for name in names_in(from)? {
         keep(&from.join(&name), &to.join(&name), durable, depth + 1)?;
     }
-    match durable {
-        true => sync_folder(to).map_err(|error| Error::io("cannot sync the folder", to, error)),
-        false => Ok(()),
-    }
+    if durable { sync_folder(to) } else { Ok(()) }
 }
 
 /// Links a file, which costs no space. On file systems without hard links, copies it.

@@ -74,7 +74,7 @@ impl Ability {
             }
             Self::DirectReads => "reads go through the page cache: slower for large files",
             Self::Reserve => "a save finds a full disk late",
-            Self::RenameNew => "saves name files with links instead",
+            Self::RenameNew => "a file that another program makes in the moment of a commit may be replaced",
             Self::Exchange => {
                 "during an overwrite the path is empty for a moment; if the save is killed then, the next \
                  save restores the old checkpoint"

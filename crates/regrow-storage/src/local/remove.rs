@@ -1,6 +1,6 @@
 //! Removes a checkpoint on a local disk, or the files of an unfinished save or copy.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -9,12 +9,12 @@ use super::leftovers::{Lock, finish, leftovers_of, lock, sweep};
 use super::lock::{lock_target, resolved};
 use super::rename::rename_new;
 use super::siblings;
+use super::sync_folder;
 use super::target::{absolute, check_replaceable, split};
-use super::temporary::{Kind, aside_path, is_own as is_own_name, kind_in};
+use super::temporary::{Kind, kind_in, temporary_path};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::TargetLock;
 use crate::monitor::Monitor;
-use crate::store::local::folders::sync_folder;
 use crate::{RESPECTED_FOR, Removed, UNCOMMITTED_MARK, is_recent, stem_of};
 
 /// Removes a folder that holds only a checkpoint. The folder is renamed first, so that readers
@@ -47,9 +47,9 @@ pub fn remove_folder(folder: &Path) -> Result<()> {
 fn remove_locked(folder: &Path) -> Result<()> {
     let absolute = absolute(folder)?;
     let (parent, name) = split(&absolute)?;
-    let aside = aside_path(parent, name)?;
+    let aside = temporary_path(parent, name)?;
     rename_new(&absolute, &aside).map_err(|error| Error::io("cannot remove the folder", folder, error))?;
-    sync_folder(parent).map_err(|error| Error::io("cannot sync the folder", parent, error))?;
+    sync_folder(parent)?;
     remove_all(&aside)
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn remove_files(at: &Path, files: &[PathBuf], beside: &[PathBuf]) -> 
             Err(error) if is_beside && error.kind() == std::io::ErrorKind::NotFound => continue,
             done => done.map_err(|error| Error::io("cannot remove", file, error))?,
         }
-        sync_folder(parent).map_err(|error| Error::io("cannot sync the folder", parent, error))?;
+        sync_folder(parent)?;
         removed.add(len_bytes);
     }
     Ok(removed)
@@ -107,13 +107,15 @@ fn remove_left(folder: &Path, modified: Option<SystemTime>, force: bool) -> Resu
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         locked => locked.map_err(|error| Error::io("cannot remove", folder, error))?,
     };
+    let kind = folder.file_name().and_then(kind_in);
     let is_dead = match locked {
-        Lock::Ours(_) => is_own(folder) || !is_recent(modified),
+        Lock::Ours(_) => kind.is_some() || !is_recent(modified),
         Lock::Unlockable(_) => !is_recent(modified),
         Lock::Theirs => false,
     };
-    if is_dead && is_unnamed(folder) && !force {
-        // The sweep has put back or removed such a folder, if it got the lock of the target.
+    if is_dead && !force && (kind == Some(Kind::Replaced) || siblings::has_begun(folder)) {
+        // The writer died between two renames. The sweep has put back or removed such a folder, if
+        // it got the lock of the target.
         return Err(Error::new(ErrorKind::Busy, "these files may be the only copy of a checkpoint")
             .in_file(folder)
             .expected("the lock of the checkpoint", "another process that has it")
@@ -123,33 +125,13 @@ fn remove_left(folder: &Path, modified: Option<SystemTime>, force: bool) -> Resu
 }
 
 /// Restores a checkpoint whose writer died between two renames, or finishes a commit that had
-/// begun. Returns whether there was such a checkpoint.
-pub(crate) fn finish_unfinished(at: &Path) -> Result<bool> {
-    let absolute = absolute(at)?;
-    let (parent, name) = split(&absolute)?;
-    Ok(finish(parent, name, None))
-}
-
-/// The same, for a caller that has just taken the lock of the target.
-pub(crate) fn finish_locked(at: &Path, lock: &TargetLock) -> Result<()> {
-    let Some(target) = resolved(at)? else { return Ok(()) };
+/// begun. Returns whether there was such a checkpoint. The caller may have the lock of the target.
+pub(crate) fn finish_unfinished(at: &Path, lock: Option<&TargetLock>) -> Result<bool> {
+    let Some(target) = resolved(at)? else { return Ok(false) };
     let (parent, name) = split(&target)?;
-    finish(parent, name, Some(lock));
-    if let Some(stem) = name.to_str().map(stem_of).filter(|stem| *stem != name) {
-        finish(parent, stem.as_ref(), Some(lock));
-    }
-    Ok(())
-}
-
-/// Whether a temporary folder may hold the only copy of a checkpoint: its writer died between two
-/// renames.
-fn is_unnamed(folder: &Path) -> bool {
-    folder.file_name().and_then(kind_in) == Some(Kind::Replaced) || siblings::has_begun(folder)
-}
-
-fn is_own(folder: &Path) -> bool {
-    let Some(name) = folder.file_name().and_then(|name| name.to_str()) else { return false };
-    name.split_once(UNCOMMITTED_MARK).is_some_and(|(target, _)| is_own_name(name.as_ref(), target.as_ref()))
+    let stem = name.to_str().map(stem_of).map(OsStr::new).filter(|stem| *stem != name);
+    let names = [Some(name), stem].into_iter().flatten();
+    Ok(names.filter(|name| finish(parent, name, lock)).count() > 0)
 }
 
 fn may_live(folder: &Path, modified: Option<SystemTime>) -> Error {
@@ -220,7 +202,7 @@ mod tests {
             assert!(aside.join("file").is_file());
         }
         // The owner of the lock gives the checkpoint its name.
-        finish_locked(&target, &held).unwrap();
+        finish_unfinished(&target, Some(&held)).unwrap();
         assert!(target.join("file").is_file() && !aside.exists());
         drop(held);
         fs::remove_dir_all(&target).unwrap();

@@ -3,10 +3,11 @@
 //!
 //! | wanted | system call | where it is missing (some network and FUSE file systems; systems other than Linux and macOS) |
 //! |---|---|---|
-//! | a new name | `renameat2 NOREPLACE` | folder: a check of the name, then `rename`, which never replaces a folder with content; file: `link`, `unlink` |
-//! | a new name, under a lock | the same | a check of the name, then `rename` |
+//! | a new name | `renameat2 NOREPLACE` | a check of the name, then `rename`, which never replaces a folder with content |
 //! | exchange two folders | `renameat2 EXCHANGE` | two renames: the old folder moves aside, then the new folder gets the name; between them the name is unused |
 //! | replace a file | `rename` | |
+//!
+//! The caller has the lock of the name, so no other process of regrow takes the name in between.
 
 use std::fs;
 use std::io;
@@ -21,49 +22,12 @@ use crate::store::local::folders::{make_folders, rename_if_free};
 use crate::system;
 pub(super) use crate::system::exchange;
 
-/// Renames `from` to the unused name `to`.
+/// Renames `from` to the unused name `to`. After a kill exactly one of the two names exists.
 ///
 /// # Errors
 /// `AlreadyExists` if the name is taken.
 pub(super) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
-    if system::rename_no_replace(from, to)? { Ok(()) } else { rename_new_without_flags(from, to) }
-}
-
-fn rename_new_without_flags(from: &Path, to: &Path) -> io::Result<()> {
-    if fs::symlink_metadata(from)?.is_dir() {
-        return match rename_if_free(from, to) {
-            Err(error) if fs::symlink_metadata(to).is_ok() && is_occupied(&error) => {
-                Err(io::ErrorKind::AlreadyExists.into())
-            }
-            other => other,
-        };
-    }
-    match fs::hard_link(from, to) {
-        Ok(()) => fs::remove_file(from).or_else(|error| match fs::symlink_metadata(from) {
-            // Over NFS the answer to a removal may get lost, and the second try finds no file.
-            Err(gone) if gone.kind() == io::ErrorKind::NotFound => Ok(()),
-            _ => {
-                let _ = fs::remove_file(to);
-                Err(error)
-            }
-        }),
-        Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {
-            Err(error)
-        }
-        // The file system has no hard links.
-        Err(_) => rename_if_free(from, to),
-    }
-}
-
-/// As [`rename_new`], for a caller whose lock keeps other writers away from the name. After a kill
-/// exactly one of the two names exists.
-pub(super) fn rename_new_under_lock(from: &Path, to: &Path) -> io::Result<()> {
     if system::rename_no_replace(from, to)? { Ok(()) } else { rename_if_free(from, to) }
-}
-
-fn is_occupied(error: &io::Error) -> bool {
-    use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory};
-    matches!(error.kind(), AlreadyExists | DirectoryNotEmpty | NotADirectory)
 }
 
 /// Renames `target` to `aside`, and then `new` to `target`. If the second rename fails, the first
@@ -133,7 +97,7 @@ mod tests {
     fn without_flags_a_folder_or_file_is_never_replaced() {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
-        for rename in [rename_new, rename_new_without_flags, rename_new_under_lock, rename_if_free] {
+        for rename in [rename_new, rename_if_free] {
             fs::create_dir_all(path("old/inside")).unwrap();
             fs::create_dir_all(path("new")).unwrap();
             fs::write(path("file"), b"f").unwrap();

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use super::Staged;
-use super::rename::{keep_owner_and_mode, rename_new_under_lock};
+use super::rename::{keep_owner_and_mode, rename_new};
 use super::target::split;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::sync_folder;
@@ -106,7 +106,7 @@ pub(super) fn take_names(staged: &Staged, moves_max: usize) -> Result<()> {
             if at == moves_max {
                 return Err(io::Error::other("the process died"));
             }
-            match rename_new_under_lock(from, &to) {
+            match rename_new(from, &to) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && at < targets.len() => continue,
                 moved => moved?,
             }
@@ -119,9 +119,7 @@ pub(super) fn take_names(staged: &Staged, moves_max: usize) -> Result<()> {
     };
     let Err(error) = take_all() else { return Ok(()) };
     // An error may be temporary, so try twice.
-    let undo = |(from, to): &(&Path, PathBuf)| {
-        rename_new_under_lock(to, from).or_else(|_| rename_new_under_lock(to, from))
-    };
+    let undo = |(from, to): &(&Path, PathBuf)| rename_new(to, from).or_else(|_| rename_new(to, from));
     let failed = Error::io("cannot give the checkpoint its name", &staged.goal.absolute, error);
     if moves_max >= 2 * targets.len() && done.iter().rev().try_for_each(undo).is_ok() {
         return Err(failed);
@@ -164,11 +162,11 @@ pub(super) fn finish(staged: &Path, parent: &Path) -> io::Result<bool> {
     }
     for (from, name) in waiting.iter().zip(&names) {
         let to = parent.join(name);
-        match rename_new_under_lock(from, &to) {
+        match rename_new(from, &to) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // The dead writer did not move this file of the old checkpoint aside.
-                rename_new_under_lock(&to, &staged.join(REPLACED).join(name))?;
-                rename_new_under_lock(from, &to)?;
+                rename_new(&to, &staged.join(REPLACED).join(name))?;
+                rename_new(from, &to)?;
             }
             moved => moved?,
         }

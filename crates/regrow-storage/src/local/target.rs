@@ -157,7 +157,7 @@ pub(super) fn check_replaceable(folder: &Path) -> Result<()> {
     if is_marked(folder) {
         return check_nothing_beside(folder);
     }
-    match fs::read_dir(folder).map(|mut entries| entries.all(|entry| is_of_a_desktop(&entry))) {
+    match fs::read_dir(folder).map(|mut entries| entries.all(is_of_a_desktop)) {
         Ok(true) => Ok(()),
         Ok(false) if holds_files_of_one(folder) => Ok(()),
         // Another writer may have exchanged and removed the folder of the first look, so look
@@ -171,10 +171,10 @@ pub(super) fn check_replaceable(folder: &Path) -> Result<()> {
     }
 }
 
-fn is_of_a_desktop(entry: &io::Result<fs::DirEntry>) -> bool {
-    let is_file = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_file());
-    let name = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
-    entry.as_ref().is_ok_and(|entry| is_file(entry) && is_desktop_file(&name(entry)))
+fn is_of_a_desktop(entry: io::Result<fs::DirEntry>) -> bool {
+    let Ok(entry) = entry else { return false };
+    let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+    is_file && is_desktop_file(&entry.file_name().to_string_lossy())
 }
 
 /// Returns an error if the folder has files beside the checkpoint that may belong to a user.
@@ -203,47 +203,38 @@ pub(crate) fn refuse_foreign_files(foreign: &[String], folder: impl Into<PathBuf
 /// configuration or another model.
 fn holds_files_of_one(folder: &Path) -> bool {
     let Ok(entries) = fs::read_dir(folder) else { return false };
-    let mut names = Vec::new();
-    for entry in entries {
-        let Ok(entry) = entry else { return false };
-        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        if entry.file_name().to_str().is_some_and(is_none_of_it) {
-            continue;
-        }
-        let is_part = |name: &String| is_file || is_staged(name);
-        let Some(name) = entry.file_name().to_str().map(str::to_owned).filter(is_part) else {
-            return false;
-        };
-        names.push(name);
-    }
-    are_of_one(&names.iter().map(String::as_str).collect::<Vec<_>>())
+    let name_of = |entry: io::Result<fs::DirEntry>| {
+        let entry = entry.ok()?;
+        let name = entry.file_name().into_string().ok()?;
+        (is_staged(&name) || entry.file_type().ok()?.is_file()).then_some(name)
+    };
+    let names: Option<Vec<String>> = entries.map(name_of).collect();
+    names.is_some_and(|names| are_of_one(&names.iter().map(String::as_str).collect::<Vec<_>>()))
 }
 
-/// Whether all these files belong to one checkpoint without a marker, apart from side files. The
-/// temporary name of a file counts as the file, because a repair rewrites a file in the same
-/// folder.
+/// Whether all these files belong to one checkpoint without a marker, apart from side files and
+/// locks. The temporary name of a file counts as the file, because a repair rewrites a file in the
+/// same folder. Temporary names alone do not count: they may be the only copy of a step.
 pub(crate) fn are_of_one(files: &[&str]) -> bool {
-    let is_beside = |name: &str| is_name_of_side_file(name) || is_none_of_it(name);
-    let files = files.iter().filter(|name| name.contains('/') || !is_beside(name));
-    let (staged, own): (Vec<&str>, Vec<&str>) = files.partition(|name| is_staged(name));
-    let is_all_staged = own.is_empty() && !staged.is_empty();
-    let files = staged.into_iter().filter_map(|name| name.split(UNCOMMITTED_MARK).next()).chain(own);
-    !is_all_staged && names().are_of_one(&files.collect::<Vec<_>>())
+    let own: Vec<&str> = files.iter().copied().filter(|name| !is_beside(name)).collect();
+    let final_names: Vec<&str> = own.iter().map(|name| final_name(name)).collect();
+    (own.is_empty() || own.iter().any(|name| !is_staged(name))) && names().are_of_one(&final_names)
 }
 
-fn is_none_of_it(name: &str) -> bool {
-    is_on_its_way(name) || is_desktop_file(name)
-}
-
-/// Whether this is the temporary name of a side file, which a killed writer may leave. Folders
-/// staged by a save do not count: such a folder may be the only copy of a step.
-fn is_on_its_way(name: &str) -> bool {
-    let is_staged = || name.split_once(UNCOMMITTED_MARK).is_some_and(|(of, _)| is_name_of_side_file(of));
-    name.starts_with('.') && name.ends_with(LOCK_SUFFIX) || is_staged()
+/// Whether this is a side file, a lock or a file of a desktop, also under a temporary name.
+fn is_beside(name: &str) -> bool {
+    let is_lock = name.starts_with('.') && name.ends_with(LOCK_SUFFIX);
+    let is_beside = is_name_of_side_file(final_name(name)) || is_lock || is_desktop_file(name);
+    is_beside && !name.contains('/')
 }
 
 fn is_staged(name: &str) -> bool {
     !name.contains('/') && name.contains(UNCOMMITTED_MARK)
+}
+
+/// The name that a file gets when it is complete.
+fn final_name(name: &str) -> &str {
+    if is_staged(name) { name.split(UNCOMMITTED_MARK).next().unwrap_or(name) } else { name }
 }
 
 #[cfg(test)]
@@ -272,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_is_told_by_its_name() {
+    fn side_files_and_locks_are_told_by_their_names() {
         let seal = SEAL.in_folder;
         for (name, is_one) in [
             (".0123.__lock".to_owned(), true),
@@ -280,9 +271,10 @@ mod tests {
             (".0123".to_owned(), false),
             (format!("{seal}{UNCOMMITTED_MARK}-0"), true),
             (format!("100{UNCOMMITTED_MARK}-0"), false),
-            (seal.to_owned(), false),
+            (seal.to_owned(), true),
+            (format!("d/{seal}"), false),
         ] {
-            assert_eq!(is_on_its_way(&name), is_one, "{name}");
+            assert_eq!(is_beside(&name), is_one, "{name}");
         }
     }
 

@@ -42,14 +42,10 @@ pub(super) fn copy_path(parent: &Path, name: &OsStr) -> PathBuf {
     parent.join(temporary)
 }
 
-/// The path to which a removal moves the checkpoint first. The next save to `name` deletes the
-/// files that stay there.
-pub(super) fn aside_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
+/// A new path for the files of a save, or for a checkpoint that is removed. The next save to `name`
+/// deletes files that stay there.
+pub(super) fn temporary_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
     Ok(parent.join(temporary_name(name, "")?))
-}
-
-pub(super) fn is_own(entry: &OsStr, name: &OsStr) -> bool {
-    kind_of(entry, name).is_some()
 }
 
 /// The path of the old checkpoint while the new one gets its name.
@@ -64,7 +60,7 @@ pub(super) enum Kind {
     Copy,
 }
 
-pub(super) fn temporary_name(name: &OsStr, kind: &str) -> Result<OsString> {
+fn temporary_name(name: &OsStr, kind: &str) -> Result<OsString> {
     let mut temporary = shortened(name).unwrap_or_else(|| name.to_owned());
     temporary.push(format!("{TEMPORARY}{kind}{}-{}", std::process::id(), random_name()?));
     Ok(temporary)
@@ -92,16 +88,27 @@ pub(super) fn shortened(name: &OsStr) -> Option<OsString> {
 /// differently and which regrow must not remove.
 pub(super) fn kind_of(entry: &OsStr, name: &OsStr) -> Option<Kind> {
     let short = shortened(name);
-    let name = short.as_deref().unwrap_or(name);
-    let rest = entry.as_encoded_bytes().strip_prefix(name.as_encoded_bytes())?;
-    kind_of_end(rest.strip_prefix(TEMPORARY.as_bytes())?)
+    let (of, kind) = parts_of(entry)?;
+    (of == short.as_deref().unwrap_or(name).as_encoded_bytes()).then_some(kind)
 }
 
 /// The kind of our temporary name for any target.
 pub(super) fn kind_in(entry: &OsStr) -> Option<Kind> {
-    let name = entry.as_encoded_bytes();
-    let at = name.windows(TEMPORARY.len()).position(|part| part == TEMPORARY.as_bytes())?;
-    kind_of_end(name.get(at + TEMPORARY.len()..)?)
+    parts_of(entry).map(|(_, kind)| kind)
+}
+
+/// The name for which `entry` is a temporary name; `None` if that name is shortened in it.
+pub(super) fn name_in(entry: &OsStr) -> Option<OsString> {
+    let (name, _) = parts_of(entry)?;
+    let is_shortened = name.len().checked_sub(HASH_LEN + 1).is_some_and(|at| name.get(at) == Some(&b'~'));
+    (!is_shortened).then(|| name_of_bytes(name))
+}
+
+/// The name of the target, and the kind.
+fn parts_of(entry: &OsStr) -> Option<(&[u8], Kind)> {
+    let bytes = entry.as_encoded_bytes();
+    let at = bytes.windows(TEMPORARY.len()).rposition(|part| part == TEMPORARY.as_bytes())?;
+    Some((bytes.get(..at)?, kind_of_end(bytes.get(at + TEMPORARY.len()..)?)?))
 }
 
 /// The kind of our temporary name that has this text after its mark.
@@ -119,16 +126,6 @@ fn kind_of_end(rest: &[u8]) -> Option<Kind> {
         && random.len() == 17
         && random.iter().skip(1).all(u8::is_ascii_hexdigit);
     ours.then_some(kind)
-}
-
-/// The name for which `entry` is a temporary name; `None` if that name is shortened in it.
-pub(super) fn name_in(entry: &OsStr) -> Option<OsString> {
-    let bytes = entry.as_encoded_bytes();
-    let end = bytes.windows(TEMPORARY.len()).position(|part| part == TEMPORARY.as_bytes())?;
-    let name = bytes.get(..end)?;
-    let is_shortened = name.len().checked_sub(HASH_LEN + 1).is_some_and(|at| name.get(at) == Some(&b'~'));
-    let name = name_of_bytes(name);
-    (!is_shortened && kind_of(entry, &name).is_some()).then_some(name)
 }
 
 #[cfg(test)]

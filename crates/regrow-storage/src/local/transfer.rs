@@ -21,14 +21,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Staged;
 use super::leftovers::JOURNAL;
-use super::target::Goal;
+use super::target::{Goal, split};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
 use crate::store::local::folders::make_folders;
 use crate::store::{Blob, FileSink, FileWriter, LocalStore, Store, WrittenFile, missing};
 use crate::system;
-use crate::{Left, Publication, TargetLock, Transfer, TransferFile, TransferOptions};
+use crate::{Left, Publication, TargetLock, Transfer, TransferFile, TransferOptions, no_such_file};
 
 /// The folder for the files, below the temporary folder. Readers do not treat a folder with this
 /// name as a checkpoint.
@@ -53,13 +53,21 @@ impl Line {
     }
 }
 
+/// One file of a copy.
+#[derive(Debug)]
+struct Part {
+    file: TransferFile,
+    /// Where the copy writes the file.
+    path: PathBuf,
+    /// The usable bytes of an earlier copy.
+    left: Left,
+}
+
 /// A copy to a local disk that has not ended.
 #[derive(Debug)]
 pub(crate) struct LocalTransfer {
     staged: Staged,
-    files: Vec<TransferFile>,
-    paths: Vec<PathBuf>,
-    left: Vec<Left>,
+    parts: Vec<Part>,
     journal: Mutex<File>,
 }
 
@@ -69,12 +77,13 @@ impl LocalTransfer {
         let publish = options.as_publish();
         let staged = Staged::begin(Goal::of(target, options.kind, &publish)?, &publish, true)?;
         let own = &staged.own.path;
-        let files = options.files.iter().enumerate();
-        let paths: Result<Vec<PathBuf>> = files.map(|(at, file)| staged.path_of(at, &file.name)).collect();
-        let (paths, lines) = (paths?, read_journal(own));
-        let left: Vec<Left> =
-            options.files.iter().zip(&paths).map(|(file, path)| left_of(file, path, &lines)).collect();
-        prune(own, &paths, &left)?;
+        let lines = read_journal(own);
+        let part = |(at, file): (usize, &TransferFile)| {
+            let path = staged.path_of(at, &file.name)?;
+            Ok(Part { left: left_of(file, &path, &lines), file: file.clone(), path })
+        };
+        let parts: Vec<Part> = options.files.iter().enumerate().map(part).collect::<Result<_>>()?;
+        prune(own, &parts).map_err(|error| Error::io("cannot clear", own, error))?;
         let folder = &staged.files.folder;
         make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
         let path = own.join(JOURNAL);
@@ -85,18 +94,16 @@ impl LocalTransfer {
             Ok(journal)
         };
         let journal = open().map_err(|error| Error::io("cannot write", &path, error))?;
-        staged.stays.store(left.iter().any(|left| *left != Left::Nothing), Ordering::Relaxed);
-        Ok(Self { staged, files: options.files.to_vec(), paths, left, journal: Mutex::new(journal) })
+        staged.stays.store(parts.iter().any(|part| part.left != Left::Nothing), Ordering::Relaxed);
+        Ok(Self { staged, parts, journal: Mutex::new(journal) })
     }
 
-    fn file(&self, at: usize) -> Result<(&TransferFile, &Path)> {
-        let found = self.files.get(at).zip(self.paths.get(at));
-        let found = found.ok_or_else(|| Error::invalid("the copy has fewer files"))?;
-        Ok((found.0, found.1))
+    fn part(&self, at: usize) -> Result<&Part> {
+        self.parts.get(at).ok_or_else(no_such_file)
     }
 
     fn note(&self, at: usize, len_bytes: u64, digest: Hash) -> Result<()> {
-        let (file, _) = self.file(at)?;
+        let file = &self.part(at)?.file;
         let line = Line {
             name: file.name.clone(),
             version: file.version.clone(),
@@ -153,11 +160,10 @@ pub(super) fn left_of(file: &TransferFile, path: &Path, lines: &BTreeMap<String,
 }
 
 /// Removes all files that cannot be used, and folders that become empty.
-fn prune(folder: &Path, paths: &[PathBuf], left: &[Left]) -> Result<()> {
+fn prune(folder: &Path, parts: &[Part]) -> io::Result<()> {
     let journal = folder.join(JOURNAL);
-    let of_use = paths.iter().zip(left).filter(|(_, left)| **left != Left::Nothing).map(|(path, _)| &**path);
-    let kept: HashSet<&Path> = of_use.chain([journal.as_path()]).collect();
-    prune_folder(folder, &kept).map(drop).map_err(|error| Error::io("cannot clear", folder, error))
+    let of_use = parts.iter().filter(|part| part.left != Left::Nothing).map(|part| part.path.as_path());
+    prune_folder(folder, &of_use.chain([journal.as_path()]).collect()).map(drop)
 }
 
 /// Removes unusable files below a folder. Returns whether any file is left.
@@ -166,15 +172,11 @@ fn prune_folder(folder: &Path, kept: &HashSet<&Path>) -> io::Result<bool> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let path = entry.path();
-        if !entry.file_type()?.is_dir() {
-            match kept.contains(path.as_path()) {
-                true => is_used = true,
-                false => fs::remove_file(&path)?,
-            }
-        } else if prune_folder(&path, kept)? {
-            is_used = true;
-        } else {
-            fs::remove_dir(&path)?;
+        match entry.file_type()?.is_dir() {
+            true if prune_folder(&path, kept)? => is_used = true,
+            true => fs::remove_dir(&path)?,
+            false if kept.contains(path.as_path()) => is_used = true,
+            false => fs::remove_file(&path)?,
         }
     }
     Ok(is_used)
@@ -182,7 +184,7 @@ fn prune_folder(folder: &Path, kept: &HashSet<&Path>) -> io::Result<bool> {
 
 impl Publication for LocalTransfer {
     fn stored_bytes(&self) -> Result<u64> {
-        Ok(self.files.iter().map(|file| file.len_bytes).sum())
+        Ok(self.parts.iter().map(|part| part.file.len_bytes).sum())
     }
 
     fn commit_under(self: Box<Self>, lock: Option<&TargetLock>) -> Result<()> {
@@ -205,18 +207,17 @@ impl Publication for LocalTransfer {
 
 impl Transfer for LocalTransfer {
     fn left(&self, at: usize) -> Left {
-        self.left.get(at).cloned().unwrap_or(Left::Nothing)
+        self.parts.get(at).map_or(Left::Nothing, |part| part.left.clone())
     }
 
     fn writer(&self, at: usize, offset_bytes: u64) -> Result<FileWriter> {
-        let (file, path) = self.file(at)?;
-        let files = &self.staged.files;
+        let (Part { file, path, .. }, files) = (self.part(at)?, &self.staged.files);
         if offset_bytes > 0 {
             let sink = Rest::open(path, offset_bytes, files.durable, &files.monitor)?;
             return Ok(FileWriter::new(sink));
         }
         self.discard(at)?;
-        files.writer(path.to_owned(), file.len_bytes, 0)
+        files.writer(path.clone(), file.len_bytes, 0)
     }
 
     fn reached(&self, at: usize, offset_bytes: u64, digest: Hash) -> Result<()> {
@@ -224,28 +225,26 @@ impl Transfer for LocalTransfer {
     }
 
     fn written(&self, at: usize) -> Result<Arc<dyn Blob>> {
-        let (_, path) = self.file(at)?;
-        let (folder, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+        let path = &self.part(at)?.path;
+        let (folder, name) = split(path)?;
         let opened = LocalStore::new(folder).open(name.as_encoded_bytes())?;
-        opened.ok_or_else(|| missing(path.to_owned()))
+        opened.ok_or_else(|| missing(path.clone()))
     }
 
     fn finished(&self, at: usize, digest: Hash, _is_verified: bool) -> Result<()> {
-        let (file, path) = self.file(at)?;
+        let Part { file, path, left } = self.part(at)?;
         // An earlier copy may have been killed before it synced the file.
-        if self.left(at) != Left::Nothing {
-            self.staged.files.sync_later(path.to_owned());
+        if *left != Left::Nothing {
+            self.staged.files.sync_later(path.clone());
         }
         self.note(at, file.len_bytes, digest)
     }
 
     fn discard(&self, at: usize) -> Result<()> {
-        let (_, path) = self.file(at)?;
+        let path = &self.part(at)?.path;
         match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(Error::io("cannot remove", path, error))
-            }
-            _ => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(|error| Error::io("cannot remove", path, error)),
         }
     }
 }
@@ -497,9 +496,9 @@ mod tests {
             // A missing file is not an error, but a folder with the name of the file is an error.
             transfer.discard(0).unwrap();
             transfer.discard(0).unwrap();
-            fs::create_dir(transfer.file(0).unwrap().1).unwrap();
+            fs::create_dir(&transfer.part(0).unwrap().path).unwrap();
             assert!(transfer.discard(0).is_err());
-            fs::remove_dir(transfer.file(0).unwrap().1).unwrap();
+            fs::remove_dir(&transfer.part(0).unwrap().path).unwrap();
             drop(transfer);
             // The earlier copy may not have synced its files.
             let again = LocalTransfer::begin(&target, TransferOptions { durable, ..durably }).unwrap();

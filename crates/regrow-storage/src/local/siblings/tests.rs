@@ -134,9 +134,9 @@ fn a_writer_that_dies_at_any_step_leaves_the_old_the_new_or_nothing() {
             }
         }
         if moves % 2 == 1 {
-            assert!(super::super::remove::finish_unfinished(&stem).unwrap(), "{moves}");
+            assert!(super::super::remove::finish_unfinished(&stem, None).unwrap(), "{moves}");
             assert!(
-                !super::super::remove::finish_unfinished(&stem).unwrap(),
+                !super::super::remove::finish_unfinished(&stem, None).unwrap(),
                 "there is nothing left to finish"
             );
             assert_eq!(saved(&stem).as_deref(), Some("new"));
