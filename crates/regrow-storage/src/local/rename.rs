@@ -27,7 +27,12 @@ pub(super) use crate::system::exchange;
 /// # Errors
 /// `AlreadyExists` if the name is taken.
 pub(super) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
-    if system::rename_no_replace(from, to)? { Ok(()) } else { rename_if_free(from, to) }
+    if system::rename_no_replace(from, to)? {
+        return Ok(());
+    }
+    // As with the system call, a missing file is `NotFound`, also if the new name is taken.
+    fs::symlink_metadata(from)?;
+    rename_if_free(from, to)
 }
 
 /// Renames `target` to `aside`, and then `new` to `target`. If the second rename fails, the first
