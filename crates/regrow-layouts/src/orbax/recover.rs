@@ -137,17 +137,14 @@ impl Folder<'_> {
             "rebuilt from the {}",
             counted(processes.len(), "database that a process wrote", "databases that the processes wrote")
         );
-        if !database.nodes.is_empty() {
-            files.push(RecoveredFile {
-                name: node_file,
-                bytes: database.nodes,
-                how: how.clone(),
-                is_guess: false,
-            });
-        }
-        let manifests = database.manifests.into_iter();
-        let recovered = |(name, bytes)| RecoveredFile { name, bytes, how: how.clone(), is_guess: false };
-        files.extend(manifests.map(recovered));
+        let nodes = Some((node_file, database.nodes)).filter(|(_, nodes)| !nodes.is_empty());
+        let made = nodes.into_iter().chain(database.manifests);
+        files.extend(made.map(|(name, bytes)| RecoveredFile {
+            name,
+            bytes,
+            how: how.clone(),
+            is_guess: false,
+        }));
         Ok(Some(keys))
     }
 
@@ -171,10 +168,11 @@ impl Folder<'_> {
             return Ok(());
         }
         let name = METADATA_FILE.to_owned();
-        if let Some((bytes, from)) = other.and_then(|other| self.metadata_of(other, &names, keys.is_some())) {
+        let theirs = |other| Some((metadata_of(other, &names, keys.is_some())?, other.describe()));
+        if let Some((bytes, from)) = other.and_then(theirs) {
             let how = format!(
                 "taken from {}, which has arrays of the same names, without its own metadata",
-                from.describe().display()
+                from.display()
             );
             files.push(RecoveredFile { name, bytes, how, is_guess: true });
             return Ok(());
@@ -213,36 +211,6 @@ impl Folder<'_> {
     fn is_gone(&self, file: &str) -> Result<bool> {
         let bytes = self.at.join(file).read_beginning(GLANCE_LEN_BYTES)?;
         Ok(bytes.is_none_or(|bytes| bytes.iter().all(|&byte| byte == 0)))
-    }
-
-    /// The `_METADATA` of a replica or another step, if it describes the same arrays.
-    fn metadata_of(
-        &self,
-        other: &Location,
-        names: &BTreeSet<String>,
-        use_ocdbt: bool,
-    ) -> Option<(Vec<u8>, Location)> {
-        // `other` may be a step, while this folder is an item of a step.
-        let own = self.at.name();
-        [other.clone(), other.join(own)].into_iter().find_map(|at| {
-            let bytes = read_small(&at.join(METADATA_FILE)).ok()??;
-            let theirs = TreeMetadata::parse(&bytes).ok()?;
-            let stored = theirs.entries.iter().filter(|entry| {
-                let is_elsewhere = matches!(entry.value_type.as_str(), "string" | "placeholder");
-                !is_elsewhere && !entry.skip_deserialize
-            });
-            let is_same = stored.map(Entry::param_name).collect::<BTreeSet<_>>() == *names;
-            let is_same =
-                is_same && theirs.use_ocdbt.unwrap_or(use_ocdbt) == use_ocdbt && !theirs.beside_regrow_json;
-            if !is_same {
-                return None;
-            }
-            // Leave out the user's metadata, which belongs to the other step.
-            match theirs.custom_metadata {
-                None => Some((bytes, at)),
-                Some(_) => Some((TreeMetadata { custom_metadata: None, ..theirs }.to_json().ok()?, at)),
-            }
-        })
     }
 
     /// Rebuilds a damaged `_CHECKPOINT_METADATA`, because all readers read it first. Rebuilds a
@@ -284,18 +252,19 @@ impl Folder<'_> {
     /// Copies the record of the items from a replica, if it is lost here.
     fn items_record(&self, other: Option<&Location>, files: &mut Vec<RecoveredFile>) -> Result<()> {
         let Some(other) = other else { return Ok(()) };
-        let name = items_record::FILE_NAME;
-        let is_noted = || {
-            let marker = read_small(&self.at.join(COMMIT_SUCCESS_FILE));
-            marker.is_ok_and(|marker| marker.is_some_and(|marker| items_record::is_noted(&marker)))
-        };
         match ItemsRecord::of(self.at) {
-            Ok(None) if is_noted() => {}
-            Ok(_) => return Ok(()),
+            Ok(None) => {
+                let marker = read_small(&self.at.join(COMMIT_SUCCESS_FILE)).ok().flatten();
+                if !marker.is_some_and(|marker| items_record::is_noted(&marker)) {
+                    return Ok(());
+                }
+            }
+            Ok(Some(_)) => return Ok(()),
             Err(error) if is_lost(&error) => {}
             Err(error) => return Err(error),
         }
-        let Ok(Some(bytes)) = read_small(&other.join(name)) else { return Ok(()) };
+        let name = items_record::FILE_NAME.to_owned();
+        let Ok(Some(bytes)) = read_small(&other.join(&name)) else { return Ok(()) };
         let Ok(theirs) = ItemsRecord::parse(&bytes) else { return Ok(()) };
         let store = self.at.opened()?;
         for file in &theirs.files {
@@ -304,7 +273,7 @@ impl Folder<'_> {
             }
         }
         let how = format!("taken from {}: it fits all files", other.describe().display());
-        files.push(RecoveredFile { name: name.to_owned(), bytes, how, is_guess: false });
+        files.push(RecoveredFile { name, bytes, how, is_guess: false });
         Ok(())
     }
 
@@ -369,4 +338,23 @@ fn below(base: &Arc<[u8]>, located: Located) -> EntryValue {
 /// Whether an error means that a file is damaged or missing, and not only that access is denied.
 fn is_lost(error: &Error) -> bool {
     error.kind().is_of_content() || error.kind() == ErrorKind::NotFound
+}
+
+/// The `_METADATA` of a replica or another step, if it describes the same arrays.
+fn metadata_of(other: &Location, names: &BTreeSet<String>, use_ocdbt: bool) -> Option<Vec<u8>> {
+    let bytes = read_small(&other.join(METADATA_FILE)).ok()??;
+    let theirs = TreeMetadata::parse(&bytes).ok()?;
+    let stored = theirs.entries.iter().filter(|entry| {
+        let is_elsewhere = matches!(entry.value_type.as_str(), "string" | "placeholder");
+        !is_elsewhere && !entry.skip_deserialize
+    });
+    let is_same = stored.map(Entry::param_name).collect::<BTreeSet<_>>() == *names
+        && theirs.use_ocdbt.unwrap_or(use_ocdbt) == use_ocdbt
+        && !theirs.beside_regrow_json;
+    // Leave out the user's metadata, which belongs to the other step.
+    match theirs.custom_metadata {
+        _ if !is_same => None,
+        None => Some(bytes),
+        Some(_) => TreeMetadata { custom_metadata: None, ..theirs }.to_json().ok(),
+    }
 }

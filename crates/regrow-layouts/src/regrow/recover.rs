@@ -12,13 +12,12 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::checked::CheckedStore;
-use super::manifest::{self, ChunkShapes, DataFile, LeafPlace, Manifest, PartRecord, SmallFile, Sum};
-use super::part_columns::PartColumns;
+use super::manifest::{self, ChunkShapes, DataFile, LeafPlace, Manifest, PartRecord, SmallFile};
 use super::reader::RegrowReader;
 use super::save::{self, Remade};
 use super::small_file::summed_as_it_is;
 use super::{Regrow, lost_manifest};
+use crate::items_record::sum_of_bytes;
 use crate::options::OpenOptions;
 use crate::orbax::Orbax;
 use crate::orbax::array_metadatas::ARRAY_METADATAS_FOLDER;
@@ -162,46 +161,32 @@ impl Counterpart for SameLeaves {
     }
 }
 
-/// The `regrow.json` of a replica, if both checkpoints are copies of the same save. Every save
-/// writes another database, so equal databases prove it.
+/// The `regrow.json` of a replica, if both checkpoints are copies of the same save: every save
+/// writes another database. If the database is damaged, too, equal array data prove it.
 fn record_of_replica(at: &Location, other: &Location) -> Result<Option<RecoveredFile>> {
     let Ok(theirs) = RegrowReader::open(other) else { return Ok(None) };
-    let records: Vec<SmallFile> = theirs.store().small_records().cloned().collect();
-    let own = CheckedStore::new(at.opened()?, Vec::new(), records, Vec::new(), false)?;
+    let store = at.opened()?;
+    let is_whole = |file: &SummedFile| match store.open(file.name.as_bytes())? {
+        Some(blob) => file.is_whole(&*blob),
+        None => Ok(false),
+    };
+    let small: HashSet<&str> = theirs.store().small_records().map(|record| record.name.as_str()).collect();
+    let files = theirs.store().summed_files()?;
     let mut is_same = false;
-    for record in own.small_records() {
-        is_same |= record.name == MANIFEST_KEY && !record.says_nothing() && own.is_whole(record)?;
+    for database in files.iter().filter(|file| file.name == MANIFEST_KEY) {
+        is_same |= is_whole(database)?;
     }
-    // An early version has no checksum for the database, so compare the database's UUID.
-    let uuid =
-        || OcdbtStore::open(at.opened().ok()?).ok().map(|database| manifest::uuid_text(&database.uuid()));
-    is_same |= theirs.database_uuid().is_some_and(|theirs| uuid().as_deref() == Some(theirs));
-    // If the database is damaged, too, compare the arrays: a record of equal array data fits both.
-    if !is_same && !has_same_data(at, &theirs)? {
+    let mut data = files.iter().filter(|file| !small.contains(file.name.as_str())).peekable();
+    let mut has_same_data = !is_same && data.peek().is_some();
+    for file in data.filter(|_| !is_same) {
+        has_same_data = has_same_data && is_whole(file)?;
+    }
+    if !is_same && !has_same_data {
         return Ok(None);
     }
     let bytes = bytes_of(&*other.opened()?, manifest::FILE_NAME)?;
     let how = format!("taken from {}, which is of the same save", other.describe().display());
     Ok(Some(RecoveredFile { name: manifest::FILE_NAME.to_owned(), bytes, how, is_guess: false }))
-}
-
-/// Whether a checkpoint has every data file that the record of another checkpoint lists, with equal
-/// blocks.
-fn has_same_data(at: &Location, theirs: &RegrowReader) -> Result<bool> {
-    let store = at.opened()?;
-    let small: HashSet<&str> = theirs.store().small_records().map(|record| record.name.as_str()).collect();
-    let files = theirs.store().summed_files()?;
-    let mut data = files.iter().filter(|file| !small.contains(file.name.as_str())).peekable();
-    if data.peek().is_none() {
-        return Ok(false);
-    }
-    for file in data {
-        let Some(blob) = store.open(file.name.as_bytes())? else { return Ok(false) };
-        if !file.is_whole(&*blob)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// Whether a folder had a `regrow.json` that is gone.
@@ -239,35 +224,32 @@ fn names_in(store: &dyn Store) -> Result<BTreeSet<String>> {
 /// Rebuilds documents and the database from `regrow.json`, if they differ from their records.
 /// Rebuilds `regrow.json`, too, if a rebuilt file needs a new record.
 fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
-    let whole: HashMap<String, SmallFile> = {
-        let mut whole = HashMap::new();
-        for record in reader.store().small_records() {
-            if reader.store().is_whole(record)? {
-                whole.insert(record.name.clone(), record.clone());
-            }
+    let mut whole: HashMap<String, SmallFile> = HashMap::new();
+    let mut recorded: HashMap<&str, &SmallFile> = HashMap::new();
+    for record in reader.store().small_records() {
+        recorded.insert(&record.name, record);
+        if reader.store().is_whole(record)? {
+            whole.insert(record.name.clone(), record.clone());
         }
-        whole
-    };
-    let recorded = reader.store().small_records().count();
-    let is_said = |name: &str| whole.contains_key(name);
-    let has_arrays = reader.tree().leaves().iter().any(|info| info.kind.is_array() && !info.shape.is_empty());
-    let has = |is_kind: fn(&LeafKind) -> bool| reader.tree().leaves().iter().any(|info| is_kind(&info.kind));
+    }
+    let leaves = reader.tree().leaves();
+    let has_arrays = leaves.iter().any(|info| info.kind.is_array() && !info.shape.is_empty());
     let needed = [
         (METADATA_FILE, true),
         (CHECKPOINT_METADATA_FILE, true),
         (COMMIT_SUCCESS_FILE, true),
         (MANIFEST_KEY, has_arrays),
-        (STRINGS_FILE, has(|kind| *kind == LeafKind::Str)),
-        (SHARDING_FILE, has(|kind| *kind == LeafKind::JaxArray)),
+        (STRINGS_FILE, leaves.iter().any(|info| info.kind == LeafKind::Str)),
+        (SHARDING_FILE, leaves.iter().any(|info| info.kind == LeafKind::JaxArray)),
     ];
-    let is_complete = needed.iter().all(|(name, is_needed)| !is_needed || is_said(name));
-    if whole.len() == recorded && is_complete {
+    let has_record = needed.iter().all(|(name, is_needed)| !is_needed || recorded.contains_key(name));
+    if whole.len() == recorded.len() && has_record {
         return Ok(Vec::new());
     }
     // The files of the database have other names in each save, and only its manifest lists them.
-    let has_lost_nodes =
-        reader.store().small_records().any(|record| is_in_database(&record.name) && !is_said(&record.name));
-    let is_database_whole = !has_arrays || is_said(MANIFEST_KEY) && !has_lost_nodes;
+    let mut in_database = recorded.keys().filter(|name| is_in_database(name));
+    let is_database_whole =
+        !has_arrays || whole.contains_key(MANIFEST_KEY) && in_database.all(|name| whole.contains_key(*name));
     let Remade { files, manifest } = save::remake(&reader, &whole, is_database_whole)?;
     if files.is_empty() {
         return Ok(Vec::new());
@@ -275,16 +257,9 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     // A file with the recorded bytes needs no new record: a signature over the old record still
     // fits.
     let is_recorded = |(name, bytes): &(String, Vec<u8>)| {
-        let mut sum = Sum::new();
-        sum.update(bytes);
-        let made = sum.record(name.clone(), bytes.len() as u64);
-        reader.store().small_records().any(|record| *record == made)
+        recorded.get(name.as_str()).is_some_and(|record| **record == sum_of_bytes(name.clone(), bytes))
     };
-    let needs_record = !is_complete
-        && needed.iter().any(|(name, is_needed)| {
-            *is_needed && !reader.store().small_records().any(|record| record.name == *name)
-        });
-    let is_same = !needs_record && files.iter().all(is_recorded);
+    let is_same = has_record && files.iter().all(is_recorded);
     let recovered = |(name, bytes): (String, Vec<u8>)| {
         let how = match name.as_str() {
             MANIFEST_KEY => "rebuilt from regrow.json, which has the position of each leaf",
@@ -311,53 +286,49 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
 fn record(at: &Location) -> Result<Vec<RecoveredFile>> {
     let store = at.opened()?;
     let mut names = names_in(&*store)?;
-    let view = Orbax.open(at, &OpenOptions::default());
-    let Parts { records: parts, whole, chunks, pieces } = Parts::read(&*store, &mut names)?;
+    let Parts { records: parts, whole, chunks } = Parts::read(&*store, &mut names)?;
     let mut data = DataFiles::default();
     for name in names.iter().filter(|name| is_data_file(name)) {
         data.add(&*store, name).in_file(at.join(name))?;
     }
     data.add_chunks(&store)?;
-    let (structure, is_guessed) = match (whole.or(data.structure.take()), &view) {
-        (Some(structure), _) => (structure, false),
-        (None, Ok(view)) => (structure_of(&**view)?, true),
-        (None, Err(error)) => return Err(error.duplicate()),
+    let known = whole.or(data.structure.take());
+    let guessed = if known.is_none() { ", its pytree from Orbax' documents" } else { "" };
+    let structure = match known {
+        Some(structure) => structure,
+        None if parts.is_empty() => structure_of(&*Orbax.open(at, &OpenOptions::default())?)?,
+        None => {
+            return Err(Error::corrupt("regrow.json is lost, and no record of a process has the pytree")
+                .in_file(at.join(manifest::FILE_NAME))
+                .help("copy the checkpoint again; its files open as safetensors"));
+        }
     };
-    let regrown = Structure::from_json(&structure)?.regrow()?;
-    check_pieces(&regrown.tree, &pieces).in_file(at)?;
-    let places = data.places(&regrown.tree, !parts.is_empty()).in_file(at)?;
+    let tree = Structure::from_json(&structure)?.regrow()?.tree;
+    let places = data.places(&tree, !parts.is_empty()).in_file(at)?;
     let known: HashSet<&str> = data.files.iter().map(|file| file.name.as_str()).collect();
     let database = OcdbtStore::open(Arc::clone(&store)).and_then(|it| it.entries().map(|_| it)).ok();
     // A database that cannot be read counts as missing: it is rebuilt if possible.
     let is_of_broken = |name: &str| database.is_none() && (name == MANIFEST_KEY || is_in_database(name));
     let is_one = |name: &&String| !known.contains(name.as_str()) && is_document(name) && !is_of_broken(name);
-    let small: Result<Vec<SmallFile>> =
-        names.iter().filter(is_one).map(|name| sum_of(&*store, name)).collect();
-    let small = small?;
+    let sum_of = |name: &String| Ok(sum_of_bytes(name.clone(), &bytes_of(&*store, name)?));
+    let small: Vec<SmallFile> = names.iter().filter(is_one).map(sum_of).collect::<Result<_>>()?;
     let database_uuid = database.map(|it| manifest::uuid_text(&it.uuid()));
     let metadata = bytes_of(&*store, METADATA_FILE).and_then(|bytes| TreeMetadata::parse(&bytes)).ok();
     let gone = if metadata.is_none() { "; your own metadata is lost" } else { "" };
-    let custom_metadata = metadata.and_then(|metadata| metadata.custom_metadata);
-    let view = view.as_ref().ok().map(|view| view.tree());
-    let coded = coded_leaves(&*store, &parts)?;
+    let of = match parts.is_empty() {
+        true => "rebuilt from the headers of the safetensors files",
+        false => "rebuilt from the records of the processes",
+    };
     let bytes = save::record_again(save::Found {
         structure: &structure,
-        tree: &regrown.tree,
-        view,
-        custom_metadata: custom_metadata.as_ref(),
+        custom_metadata: metadata.and_then(|metadata| metadata.custom_metadata).as_ref(),
         data_files: &data.files,
         files: &small,
         database_uuid: database_uuid.as_deref(),
         parts: &parts,
-        chunks,
-        coded: &coded,
+        chunks: chunks.as_ref(),
         places: &places,
     })?;
-    let of = match (parts.is_empty(), is_guessed) {
-        (true, _) => "rebuilt from the headers of the safetensors files",
-        (false, _) => "rebuilt from the records of the processes",
-    };
-    let guessed = if is_guessed { ", its pytree from Orbax' documents" } else { "" };
     let how = format!("{of}{guessed}{gone}; its checksums are of the files as they are now");
     Ok(vec![RecoveredFile { name: manifest::FILE_NAME.to_owned(), bytes, how, is_guess: true }])
 }
@@ -385,16 +356,15 @@ fn is_document(name: &str) -> bool {
 struct Parts {
     /// The records, sorted by rank.
     records: Vec<PartRecord>,
+    /// The pytree, and the chunk shapes of its arrays, from the first record.
     whole: Option<String>,
     chunks: Option<ChunkShapes>,
-    /// For each piece, the number of its leaf in the whole tree, and the piece's name.
-    pieces: Vec<(u32, Arc<str>)>,
 }
 
 impl Parts {
     fn read(store: &dyn Store, names: &mut BTreeSet<String>) -> Result<Self> {
-        let is_record = |name: &&String| manifest::is_record_name(name);
-        let mut of_parts: Vec<String> = names.iter().filter(is_record).cloned().collect();
+        let mut of_parts: Vec<String> =
+            names.iter().filter(|name| manifest::is_record_name(name)).cloned().collect();
         of_parts.sort_by_key(|name| manifest::rank_of_part(name));
         let mut parts = Self::default();
         for name in of_parts {
@@ -402,55 +372,16 @@ impl Parts {
             let place = || store.describe(name.as_bytes());
             let part = Manifest::parse(&bytes).in_file(place())?;
             part.check_names().in_file(place())?;
-            let columns = PartColumns::parse(&bytes).in_file(place())?;
-            let pieces = part.structure.regrow().in_file(place())?.tree;
-            parts.pieces.extend(
-                columns.pieces.leaves.iter().copied().zip(pieces.leaves().iter().map(|it| it.name.clone())),
-            );
             if parts.whole.is_none() {
                 parts.whole = part.whole.map(|whole| whole.to_json()).transpose()?;
                 parts.chunks = part.chunks;
             }
-            let mut sum = Sum::new();
-            sum.update(&bytes);
-            names.remove(&name);
             let data_files: Vec<String> = part.data_files.into_iter().map(|file| file.name).collect();
-            for file in &data_files {
-                names.remove(file);
-            }
-            parts.records.push(PartRecord { file: sum.record(name, bytes.len() as u64), data_files });
+            names.retain(|known| *known != name && !data_files.contains(known));
+            parts.records.push(PartRecord { file: sum_of_bytes(name, &bytes), data_files });
         }
         Ok(parts)
     }
-}
-
-/// Returns an error unless every piece belongs to a leaf of this tree. The tree may come from
-/// Orbax' metadata, which do not have all leaves.
-fn check_pieces(tree: &Tree<LeafInfo>, pieces: &[(u32, Arc<str>)]) -> Result<()> {
-    let wrong = pieces.iter().find(|(leaf, name)| {
-        let of = tree.leaves().get(*leaf as usize).and_then(|info| name.strip_prefix(&*info.name));
-        !of.is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
-    });
-    match wrong {
-        None => Ok(()),
-        Some((leaf, name)) => {
-            Err(Error::corrupt("the pytree in Orbax' metadata differs from that of the processes")
-                .expected(format_args!("leaf {leaf} to be that of {name}"), "another one")
-                .help("an early version of regrow wrote this checkpoint; open its files as safetensors"))
-        }
-    }
-}
-
-/// The leaves whose pieces the processes have compressed.
-fn coded_leaves(store: &dyn Store, parts: &[PartRecord]) -> Result<BTreeSet<u32>> {
-    let mut leaves = BTreeSet::new();
-    for part in parts {
-        let columns = PartColumns::parse(&bytes_of(store, &part.file.name)?)?;
-        let Some(coded) = columns.pieces.coded else { continue };
-        let of_piece = |piece: &u32| columns.pieces.leaves.get(*piece as usize).copied();
-        leaves.extend(coded.pieces.iter().filter_map(of_piece));
-    }
-    Ok(leaves)
 }
 
 fn structure_of(view: &dyn Reader) -> Result<String> {
@@ -540,14 +471,6 @@ fn record_of(store: &dyn Store, name: &str, data_offset: u64) -> Result<DataFile
     }
     let (name, head_crc32c) = (name.to_owned(), crc32c(&head));
     Ok(DataFile { name, len_bytes, data_offset, head_crc32c, block_len_bytes, block_crc32c, blake3: None })
-}
-
-/// The record of a file that is checked as a whole, from its present bytes.
-fn sum_of(store: &dyn Store, name: &str) -> Result<SmallFile> {
-    let bytes = bytes_of(store, name)?;
-    let mut sum = Sum::new();
-    sum.update(&bytes);
-    Ok(sum.record(name.to_owned(), bytes.len() as u64))
 }
 
 fn bytes_of(store: &dyn Store, name: &str) -> Result<Vec<u8>> {

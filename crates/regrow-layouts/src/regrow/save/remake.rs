@@ -24,7 +24,7 @@ use regrow_ocdbt::MANIFEST_KEY;
 use regrow_storage::{BegunFolder, NewFolder, PublishOptions, private_memory};
 use regrow_store::ReadPath;
 use regrow_store::reads::{CheckFor, Source};
-use regrow_tree::array::{Array, ArraySource, Region, Shape};
+use regrow_tree::array::{Array, ArraySource, Region};
 use regrow_tree::tree::{Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
 /// The zstd level in the rebuilt documents of compressed pieces. A reader does not need it.
@@ -185,23 +185,18 @@ fn marker() -> SmallFile {
 /// The data found in a checkpoint that has lost its `regrow.json`.
 pub(in super::super) struct Found<'a> {
     pub structure: &'a str,
-    pub tree: &'a Tree<LeafInfo>,
-    /// The tree that Orbax' reader gives; `None` if it fails.
-    pub view: Option<&'a Tree<LeafInfo>>,
     pub custom_metadata: Option<&'a serde_json::Value>,
     pub data_files: &'a [DataFile],
     pub files: &'a [SmallFile],
     pub database_uuid: Option<&'a str>,
     /// The records of the processes.
     pub parts: &'a [PartRecord],
-    /// The chunk shapes of the arrays, if the record of a process has them.
-    pub chunks: Option<ChunkShapes>,
-    pub coded: &'a BTreeSet<u32>,
+    /// The chunk shapes of the arrays, of a checkpoint in parts.
+    pub chunks: Option<&'a ChunkShapes>,
     pub places: &'a [LeafPlace],
 }
 
-pub(in super::super) fn record_again(mut found: Found<'_>) -> Result<Vec<u8>> {
-    let chunks = found.chunks.take().unwrap_or_else(|| chunks_told(&found));
+pub(in super::super) fn record_again(found: Found<'_>) -> Result<Vec<u8>> {
     let manifest = NewManifest {
         structure: found.structure,
         custom_metadata: found.custom_metadata,
@@ -209,40 +204,11 @@ pub(in super::super) fn record_again(mut found: Found<'_>) -> Result<Vec<u8>> {
         files: found.files,
         database_uuid: found.database_uuid,
         parts: found.parts,
-        chunks: Some(&chunks).filter(|_| !found.parts.is_empty()),
+        chunks: found.chunks,
         pieces: None,
         whole: None,
     };
     manifest.to_json(found.places.iter().copied())
-}
-
-/// The chunk shapes of the arrays, from Orbax' documents.
-fn chunks_told(found: &Found<'_>) -> ChunkShapes {
-    let told = found.view.iter().flat_map(|view| view.leaves());
-    let told: HashMap<&str, &LeafInfo> = told.map(|info| (&*info.name, info)).collect();
-    let mut chunks = ChunkShapes::default();
-    let mut known: HashMap<Shape, i64> = HashMap::new();
-    for info in found.tree.leaves() {
-        let mut number = |shape: &Shape| {
-            *known.entry(shape.clone()).or_insert_with(|| {
-                chunks.shapes.push(shape.dims().to_vec());
-                chunks.shapes.len() as i64 - 1
-            })
-        };
-        let (mut chunk, mut write) = (-1, -1);
-        if info.kind.is_array() {
-            let told = told.get(&*info.name);
-            chunk = number(told.and_then(|told| told.chunk_shape.as_ref()).unwrap_or(&info.shape));
-            write = number(told.and_then(|told| told.write_shape.as_ref()).unwrap_or(&info.shape));
-        }
-        chunks.leaf_shapes.push(chunk);
-        chunks.leaf_write_shapes.push(write);
-    }
-    if chunks.leaf_shapes == chunks.leaf_write_shapes {
-        chunks.leaf_write_shapes.clear();
-    }
-    chunks.zstd_leaves = found.coded.iter().copied().collect();
-    chunks
 }
 
 /// A folder in memory, for files that are not kept.
