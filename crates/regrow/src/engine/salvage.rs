@@ -1,14 +1,12 @@
 //! Salvage: loads the intact leaves of a damaged checkpoint, and lists the losses.
 //!
 //! ```text
-//! open      with the caller's options. If this fails: leniently. Then the layout opens the
-//!           remaining files, and a seal counts only for files that fit the seal. If a leaf still
-//!           cannot be opened, the salvage also opens the arrays only. The opening with more
-//!           openable leaves counts
-//! load      if the first opening worked: all leaves. If this works too, the salvage ends here.
-//!           If a leaf is damaged, the salvage opens the checkpoint again, leniently
+//! load      opens with the caller's options, and loads all leaves. If this works, the salvage ends
+//! open      leniently: the layout opens the remaining files, and a seal counts only for files that
+//!           fit the seal. If a leaf still cannot be opened, the salvage also opens the arrays only.
+//!           The opening with more openable leaves counts
 //! verify    reads everything once, and finds the damaged leaves
-//! load      the intact leaves. A leaf that still fails is lost too
+//! load      the intact leaves, with placeholders for lost leaves
 //! ```
 //!
 //! Salvage returns a leaf if it can be read and passes every checksum that covers it. A leaf
@@ -18,7 +16,7 @@
 //! leaves, so that every operation on a checkpoint (a conversion, regions, lazy leaves) works on
 //! the rest.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::view::View;
 use super::{Checkpoint, LoadOptions, OpenOptions, open_with};
@@ -28,7 +26,7 @@ use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::options::LostFiles;
 use crate::reads::{Source, Unreadable};
-use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
+use crate::tree::{KeyPath, Leaf, LeafInfo, LeafKind, Tree};
 
 /// The intact part of a checkpoint.
 #[derive(Debug)]
@@ -55,13 +53,6 @@ impl Salvaged {
     }
 }
 
-/// A checkpoint opened in the first way that worked.
-struct Opened {
-    checkpoint: Checkpoint,
-    is_bare: bool,
-    options: OpenOptions,
-}
-
 /// Loads the intact leaves of the checkpoint at a path or URL: leaves that can be read and pass all
 /// their checksums. Use it if [`load`](super::load) returns an error. An intact checkpoint costs
 /// the same as a load; damaged files are read twice. With trusted keys only proved leaves are
@@ -78,21 +69,27 @@ pub fn salvage(path: impl ToLocation, options: &LoadOptions) -> Result<Salvaged>
             .help("leave out the options that skip verification or leaves"));
     }
     let at = located(path)?;
-    let mut damage = Vec::new();
-    let mut opened = open_somehow(&at, &options.open, &mut damage)?;
-    if damage.is_empty() {
-        match opened.checkpoint.load(options) {
-            Ok(tree) => {
-                let has_data_checksums = opened.checkpoint.reader().standing().has_data_checksums;
-                let (lost, is_bare) = (Vec::new(), opened.is_bare);
-                return Ok(Salvaged { tree, lost, damage, is_bare, has_data_checksums });
-            }
-            Err(error) if error.kind().is_damage() => opened = opened.leniently(&at, &mut damage),
-            Err(error) => return Err(error),
+    match open_with(&at, &options.open).and_then(|checkpoint| Ok((checkpoint.load(options)?, checkpoint))) {
+        Ok((tree, checkpoint)) => {
+            let has_data_checksums = checkpoint.reader().standing().has_data_checksums;
+            let (lost, damage) = (Vec::new(), Vec::new());
+            return Ok(Salvaged { tree, lost, damage, is_bare: false, has_data_checksums });
         }
+        Err(error) if error.kind().is_damage() => {}
+        Err(error) => return Err(error),
     }
-    let Opened { checkpoint, is_bare, .. } = opened;
-    let (tree, lost) = intact(&checkpoint, options, &mut damage)?;
+    let Intact { checkpoint, mut lost, damage, is_bare } = open_intact(&at, &options.open, &options.monitor)?;
+    let leaves = checkpoint.tree().leaves().iter().enumerate();
+    // Whether a lost leaf would fit the template is unknown.
+    let unread =
+        leaves.filter(|(_, info)| info.kind == LeafKind::Placeholder).map(|(leaf, _)| leaf).collect();
+    let options = LoadOptions { unread, ..options.clone() };
+    let wanted: HashSet<usize> =
+        checkpoint.select(&options)?.into_iter().flatten().map(|selected| selected.leaf).collect();
+    let places = Places::of(&checkpoint);
+    lost.retain(|error| places.of_leaf(error).is_some_and(|leaf| wanted.contains(&leaf)));
+    refuse_nothing(&lost, wanted.len())?;
+    let tree = checkpoint.load(&options)?;
     let has_data_checksums = checkpoint.reader().standing().has_data_checksums;
     Ok(Salvaged { tree, lost, damage, is_bare, has_data_checksums })
 }
@@ -120,11 +117,12 @@ pub struct Intact {
 pub fn open_intact(path: impl ToLocation, options: &OpenOptions, monitor: &Monitor) -> Result<Intact> {
     let mut damage = Vec::new();
     let at = located(path)?;
-    let opened = open_somehow(&at, options, &mut damage)?;
-    let Opened { checkpoint, is_bare, .. } = opened.leniently(&at, &mut damage);
+    let (checkpoint, is_bare) = open_somehow(&at, options, &mut damage)?;
     let lost = lost_leaves(&checkpoint, monitor, &mut damage)?;
-    let leaves = 0..checkpoint.tree().len();
-    let lost_errors = listed(&lost, leaves.clone().filter(|leaf| lost.contains_key(leaf)), leaves.len())?;
+    let leaf_count = checkpoint.tree().len();
+    let lost_errors: Vec<Error> =
+        (0..leaf_count).filter_map(|leaf| lost.get(&leaf)).map(Error::duplicate).collect();
+    refuse_nothing(&lost_errors, leaf_count)?;
     if lost.is_empty() {
         return Ok(Intact { checkpoint, lost: lost_errors, damage, is_bare });
     }
@@ -139,94 +137,51 @@ pub fn open_intact(path: impl ToLocation, options: &OpenOptions, monitor: &Monit
     Ok(Intact { checkpoint: intact, lost: lost_errors, damage, is_bare })
 }
 
-/// Opens a checkpoint in the first way that works. Errors of earlier ways count as damage.
-fn open_somehow(at: &Location, options: &OpenOptions, damage: &mut Vec<Error>) -> Result<Opened> {
+/// Opens a checkpoint so that all intact files are read, in the first way that works. Also returns
+/// whether the pytree is lost. Errors of earlier ways count as damage.
+fn open_somehow(at: &Location, options: &OpenOptions, damage: &mut Vec<Error>) -> Result<(Checkpoint, bool)> {
+    let lenient = OpenOptions { salvage: true, ..options.clone() };
     let error = match open_with(at, options) {
-        Ok(checkpoint) => return Ok(Opened { checkpoint, is_bare: false, options: options.clone() }),
+        Ok(checkpoint) => {
+            // Items that could not be opened are damage.
+            let has_items = checkpoint.reader().standing().items.is_some();
+            for leaf in 0..if has_items { checkpoint.tree().len() } else { 0 } {
+                if let Ok(Source::Unreadable(Unreadable { why, is_sound: false, .. })) =
+                    checkpoint.reader().source(leaf)
+                {
+                    damage.push(checkpoint.of_leaf(leaf, why));
+                }
+            }
+            // Files with another length than recorded are read as far as possible.
+            return Ok((open_with(at, &lenient).unwrap_or(checkpoint), false));
+        }
         Err(error) if error.kind().is_damage() => error,
         Err(error) => return Err(error),
     };
-    let lenient = OpenOptions { salvage: true, lost_files: LostFiles::Warn, ..options.clone() };
+    let lenient = OpenOptions { lost_files: LostFiles::Warn, ..lenient };
     let arrays_only = OpenOptions { arrays_only: true, ..lenient.clone() };
-    let mut best: Option<(usize, Opened)> = None;
+    let mut best: Option<(usize, Checkpoint, bool)> = None;
     for (options, is_bare) in [(lenient, false), (arrays_only, true)] {
         let Ok(checkpoint) = open_with(at, &options) else { continue };
-        let (len, openable) = (checkpoint.tree().len(), openable_len(&checkpoint));
+        let is_openable =
+            |leaf: &usize| !matches!(checkpoint.reader().source(*leaf), Ok(Source::Unreadable(_)) | Err(_));
+        let leaf_count = checkpoint.tree().len();
+        let openable = (0..leaf_count).filter(is_openable).count();
         // Opening by names alone may find arrays whose pytree is lost.
-        if best.as_ref().is_none_or(|(before, _)| openable > *before) {
-            best = Some((openable, Opened { checkpoint, is_bare, options }));
+        if best.as_ref().is_none_or(|(before, ..)| openable > *before) {
+            best = Some((openable, checkpoint, is_bare));
         }
-        if openable == len {
+        if openable == leaf_count {
             break;
         }
     }
-    let Some((_, mut opened)) = best else { return Err(error) };
+    let Some((_, checkpoint, is_bare)) = best else { return Err(error) };
     damage.push(error);
     // The warnings list other files that were missing at the opening.
-    let warnings = &opened.checkpoint.description().warnings;
+    let warnings = &checkpoint.description().warnings;
     damage.extend(warnings.iter().map(|warning| Error::corrupt(warning.as_str()).in_file(at)));
-    opened.is_bare |= opened.checkpoint.reader().standing().has_lost_pytree;
-    Ok(opened)
-}
-
-/// Whether a leaf can be opened, so that its data may be intact.
-fn is_openable(checkpoint: &Checkpoint, leaf: usize) -> bool {
-    !matches!(checkpoint.reader().source(leaf), Ok(Source::Unreadable(_)) | Err(_))
-}
-
-fn openable_len(checkpoint: &Checkpoint) -> usize {
-    (0..checkpoint.tree().len()).filter(|&leaf| is_openable(checkpoint, leaf)).count()
-}
-
-impl Opened {
-    /// Opens the checkpoint again so that files with another length than recorded are read as far
-    /// as possible. Items that could not be opened before count as damage.
-    fn leniently(self, at: &Location, damage: &mut Vec<Error>) -> Self {
-        let has_items = self.checkpoint.reader().standing().items.is_some();
-        let leaves = if has_items && !self.options.salvage { self.checkpoint.tree().len() } else { 0 };
-        for leaf in 0..leaves {
-            if let Ok(Source::Unreadable(Unreadable { why, is_sound: false, .. })) =
-                self.checkpoint.reader().source(leaf)
-            {
-                damage.push(self.checkpoint.of_leaf(leaf, why));
-            }
-        }
-        let options = OpenOptions { salvage: true, ..self.options.clone() };
-        match open_with(at, &options) {
-            Ok(checkpoint) => Self { checkpoint, options, ..self },
-            Err(_) => self,
-        }
-    }
-}
-
-/// The tree with placeholders for lost leaves, and the reason for each loss.
-fn intact(
-    checkpoint: &Checkpoint,
-    options: &LoadOptions,
-    damage: &mut Vec<Error>,
-) -> Result<(Tree<Leaf>, Vec<Error>)> {
-    // Patterns without a match and templates that do not fit are errors of the caller. Whether a
-    // leaf that cannot be opened would fit is unknown.
-    let unread = (0..checkpoint.tree().len()).filter(|&leaf| !is_openable(checkpoint, leaf)).collect();
-    let selected = checkpoint.select(&LoadOptions { unread, ..options.clone() })?;
-    let mut wanted: Vec<usize> = selected.into_iter().flatten().map(|selected| selected.leaf).collect();
-    wanted.sort_unstable();
-    let mut lost = lost_leaves(checkpoint, &options.monitor, damage)?;
-    let places = Places::of(checkpoint);
-    // Each round except the last finds one more lost leaf.
-    let tree = loop {
-        let options = LoadOptions { unread: lost.keys().copied().collect(), ..options.clone() };
-        match checkpoint.load(&options) {
-            Ok(tree) => break tree,
-            Err(error) if error.kind().is_damage() => match places.of_leaf(&error) {
-                Some(leaf) if !lost.contains_key(&leaf) => drop(lost.insert(leaf, error)),
-                _ => return Err(error),
-            },
-            Err(error) => return Err(error),
-        }
-    };
-    let errors = listed(&lost, wanted.iter().copied().filter(|leaf| lost.contains_key(leaf)), wanted.len())?;
-    Ok((without_lost(tree)?, errors))
+    let is_bare = is_bare || checkpoint.reader().standing().has_lost_pytree;
+    Ok((checkpoint, is_bare))
 }
 
 /// The leaves of a checkpoint by their key paths.
@@ -283,28 +238,12 @@ fn lost_leaves(
     Ok(lost)
 }
 
-/// The errors of these lost leaves. Returns an error if all wanted leaves are lost.
-fn listed(
-    lost: &HashMap<usize, Error>,
-    leaves: impl Iterator<Item = usize>,
-    wanted_len: usize,
-) -> Result<Vec<Error>> {
-    let errors: Vec<Error> = leaves.filter_map(|leaf| lost.get(&leaf)).map(Error::duplicate).collect();
-    match errors.first() {
-        Some(first) if errors.len() == wanted_len => Err(first.duplicate().help(
-            "no leaf is intact, so nothing can be salvaged; try `regrow repair` \
-                with parity or a copy (`--from`)",
+/// Returns an error if all leaves are lost.
+fn refuse_nothing(lost: &[Error], leaf_count: usize) -> Result<()> {
+    match lost.first() {
+        Some(first) if lost.len() == leaf_count => Err(first.duplicate().help(
+            "no leaf is intact, so nothing can be salvaged; try `regrow repair` with parity or a copy (`--from`)",
         )),
-        _ => Ok(errors),
+        _ => Ok(()),
     }
-}
-
-/// Replaces unread leaves by placeholders, because a leaf without data would look like a real one.
-fn without_lost(tree: Tree<Leaf>) -> Result<Tree<Leaf>> {
-    let leaf = |leaf: &Leaf| match (&leaf.data, &leaf.kind) {
-        (LeafData::Absent, LeafKind::Unknown(_)) => leaf.clone(),
-        (LeafData::Absent, _) => Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None },
-        _ => leaf.clone(),
-    };
-    tree.with_leaves(tree.leaves().iter().map(leaf).collect())
 }
