@@ -22,6 +22,7 @@ use crate::UNCOMMITTED_MARK;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::TargetLock;
 use crate::monitor::Monitor;
+use crate::store::local::folders::sync_folder;
 use crate::system::{id_of, id_of_name, make_folder, open_folder_no_link, set_mode};
 use crate::traces::{Life, Trace, TraceKind};
 
@@ -74,8 +75,10 @@ impl OwnFolder {
                 Ok(Lock::Theirs) => std::thread::sleep(PACE),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    // Fails if an earlier copy has left files.
-                    let _ = fs::remove_dir(&path);
+                    // The empty folder of a copy may belong to another process.
+                    if !is_copy {
+                        let _ = fs::remove_dir(&path);
+                    }
                     return Err(cannot(error));
                 }
             }
@@ -186,15 +189,17 @@ fn finish_all(parent: &Path, name: &OsStr, left: &[(PathBuf, Kind)], lock: Optio
 /// Restores the target from the temporary folder of a dead writer, or finishes its commit. Returns
 /// whether a checkpoint got its name back.
 fn finish_one(target: &Path, path: &Path, kind: Kind, lock: &TargetLock) -> bool {
+    let parent = target.parent().unwrap_or(target);
     let finished = match kind {
         Kind::Replaced => match rename_new(path, target) {
-            // The overwrite was committed; only the removal of the old checkpoint is missing.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            // The overwrite was committed; the removal of the old checkpoint is missing, and
+            // perhaps the sync before it.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => sync_folder(parent).map(|()| false),
             renamed => renamed.map(|()| true),
         },
         // Without locks, the writer may live.
         _ if !lock.is_sure => return false,
-        _ => siblings::finish(path, target.parent().unwrap_or(target)),
+        _ => siblings::finish(path, parent),
     };
     if finished.is_ok() {
         remove(path);
@@ -248,8 +253,12 @@ pub fn reappears(path: &Path) -> bool {
     let since = Instant::now();
     // `metadata` follows links, so a link to a missing file counts as missing.
     let is_there = || fs::metadata(path).is_ok();
-    // Writers replace the path to which a link leads.
-    let named = fs::read_link(path).map_or(path.to_owned(), |to| path.with_file_name(to));
+    // Writers replace the path to which links lead. Linux follows at most 40 links.
+    let mut named = path.to_owned();
+    for _ in 0..40 {
+        let Ok(to) = fs::read_link(&named) else { break };
+        named = named.with_file_name(to);
+    }
     let mut quiet = 0;
     // Between two looks one writer may end and the next begin, so one quiet look is not enough.
     while !is_there() && quiet < 3 && since.elapsed() < OVERWRITE_WAIT {
@@ -373,10 +382,11 @@ mod tests {
         fs::create_dir(&aside).unwrap();
         assert!(!reappears(&target), "its writer is dead");
         let held = lock_target(&target, "save", None, &Monitor::new()).unwrap();
-        let latest = root.path().join("latest");
-        std::os::unix::fs::symlink("target", &latest).unwrap();
+        let (best, latest) = (root.path().join("best"), root.path().join("latest"));
+        std::os::unix::fs::symlink("target", &best).unwrap();
+        std::os::unix::fs::symlink("best", &latest).unwrap();
         std::thread::scope(|scope| {
-            let readers = [&target, &latest].map(|path| scope.spawn(move || reappears(path)));
+            let readers = [&target, &best, &latest].map(|path| scope.spawn(move || reappears(path)));
             std::thread::sleep(Duration::from_millis(50));
             assert!(readers.iter().all(|reader| !reader.is_finished()));
             fs::create_dir(&target).unwrap();

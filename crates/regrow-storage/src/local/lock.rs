@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::target::{absolute, split};
+use super::target::{no_name, split};
 use super::temporary::shortened;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -150,7 +150,8 @@ pub(crate) fn hold(path: &Path) -> Result<Option<Hold>> {
 
 /// The target without links in its path; `None` if its folder does not exist.
 pub(super) fn resolved(target: &Path) -> Result<Option<PathBuf>> {
-    let absolute = absolute(target)?;
+    // Not `target::absolute`: a path such as `..` has no name, but leads to a checkpoint.
+    let absolute = std::path::absolute(target).map_err(|_| no_name(target))?;
     Ok(absolute.canonicalize().ok().or_else(|| in_resolved_folder(&absolute)))
 }
 
@@ -340,9 +341,9 @@ mod tests {
         assert_eq!(look_at_lock(&target), Held::Free);
         let first = lock(&target, NOW).unwrap();
         assert!(first.is_sure);
-        fs::create_dir(&target).unwrap();
+        fs::create_dir_all(target.join("inside")).unwrap();
         // Every name of the target leads to the same lock.
-        for name in ["step_1", "latest"] {
+        for name in ["step_1", "latest", "step_1/inside/.."] {
             let error = lock(&root.path().join(name), NOW).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Busy);
             assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");

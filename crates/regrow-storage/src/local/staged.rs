@@ -29,7 +29,7 @@ use crate::lock::TargetLock;
 use crate::monitor::{Monitor, Stage};
 use crate::store::FileWriter;
 use crate::store::local::folders::{make_folders, sync_folder, sync_made};
-use crate::system::set_mode;
+use crate::system::{mode_of, set_mode, set_mode_or_less};
 use crate::{
     BegunFolder, MergedFolder, NewFile, NewSiblings, Publication, PublishOptions, Target, no_such_file,
 };
@@ -42,6 +42,8 @@ pub struct Staged {
     pub(super) files: Files,
     /// The requested mode of the new checkpoint, if any.
     mode: Option<u32>,
+    /// The mode of the old checkpoint at the begin, in case another process removes it.
+    found_mode: Option<u32>,
     wait: Option<Duration>,
     operation: &'static str,
     made_parents: Vec<PathBuf>,
@@ -111,6 +113,7 @@ impl Staged {
         let made_parents =
             make_folders(parent).map_err(|error| Error::io("cannot make the folder", parent, error))?;
         sweep(parent, name);
+        let found_mode = fs::metadata(&goal.absolute).ok().map(|found| mode_of(&found));
         let make = || OwnFolder::make(parent, name, goal.has_taken_name(), is_copy);
         let own = goal.check().and_then(|()| make()).inspect_err(|_| remove_made(&made_parents))?;
         let data = match goal.is_siblings() || !is_copy {
@@ -121,6 +124,7 @@ impl Staged {
             stays: AtomicBool::new(own.has_beginning),
             files: Files::new(data, &goal.target, options.durable, options.monitor),
             mode: options.mode,
+            found_mode,
             wait: options.wait,
             operation: if is_copy { "copy" } else { "save" },
             pid: std::process::id(),
@@ -221,11 +225,15 @@ impl Staged {
         let target = &self.goal.absolute;
         let source = if self.goal.is_folder { self.files.folder.clone() } else { self.single_file() };
         let cannot_commit = |error| Error::io("cannot give the checkpoint its name", target, error);
-        match keep_owner_and_mode(target, &source) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            kept => kept.map_err(cannot_commit)?,
-        }
-        self.mode.map_or(Ok(()), |mode| set_mode(&source, mode)).map_err(cannot_commit)?;
+        let kept = match keep_owner_and_mode(target, &source) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let allowed = if self.goal.is_folder { 0o777 } else { 0o666 };
+                self.found_mode.map_or(Ok(()), |mode| set_mode_or_less(&source, mode & allowed))
+            }
+            kept => kept,
+        };
+        let set_own_mode = || self.mode.map_or(Ok(()), |mode| set_mode(&source, mode));
+        kept.and_then(|()| set_own_mode()).map_err(cannot_commit)?;
         match rename_new(&source, target) {
             Ok(()) => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.goal.check()?,

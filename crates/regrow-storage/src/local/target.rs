@@ -119,7 +119,7 @@ pub(super) fn split(target: &Path) -> Result<(&Path, &OsStr)> {
     Ok((parent.unwrap_or(Path::new(".")), name))
 }
 
-fn no_name(target: &Path) -> Error {
+pub(super) fn no_name(target: &Path) -> Error {
     Error::invalid(format!("{:?} cannot be the path of a checkpoint", target.display().to_string()))
         .help("give the path of the checkpoint itself, such as `runs/a/step_100`")
 }

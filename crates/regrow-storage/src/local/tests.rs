@@ -325,13 +325,20 @@ fn a_replacement_is_private_until_its_commit() {
         save_file(true).unwrap();
         assert_eq!((mode(&folder), mode(&file)), (folder_mode, file_mode));
     }
-    // A private folder that was removed in between does not come back open to all users.
-    set_mode(&folder, 0o700);
-    let staged = Staged::of_folder(&folder, true).unwrap();
-    fs::remove_dir_all(&folder).unwrap();
-    staged.write("_METADATA", b"new").unwrap();
-    staged.commit().unwrap();
-    assert_eq!(mode(&folder), 0o700);
+    // A checkpoint that was removed in between comes back with its mode.
+    for (folder_mode, file_mode) in [(0o700, 0o600), (0o750, 0o640)] {
+        set_mode(&folder, folder_mode);
+        set_mode(&file, file_mode);
+        let staged = Staged::of_folder(&folder, true).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        staged.write("_METADATA", b"new").unwrap();
+        staged.commit().unwrap();
+        let staged = Staged::of_file(&file, true).unwrap();
+        fs::remove_file(&file).unwrap();
+        fs::write(staged.single_file(), b"x").unwrap();
+        staged.commit().unwrap();
+        assert_eq!((mode(&folder), mode(&file)), (folder_mode, file_mode));
+    }
 }
 
 #[test]

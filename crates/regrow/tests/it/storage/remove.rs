@@ -137,8 +137,11 @@ fn links_are_not_followed() {
     let root = Location::local(folder.path());
     save(&root.join("x"), &Layout::default());
     std::os::unix::fs::symlink("x", folder.path().join("link")).unwrap();
-    let error = remove(root.join("link"), &plain()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    for link in ["link", "link/"] {
+        let error = remove(folder.path().join(link).as_path(), &plain()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{link}: {error}");
+        assert!(folder.path().join("link").is_dir());
+    }
     fs::create_dir(folder.path().join("mine")).unwrap();
     fs::write(folder.path().join("mine/.zarray"), "{}").unwrap();
     fs::rename(folder.path().join("x/model.safetensors"), folder.path().join("blob")).unwrap();
