@@ -1,4 +1,5 @@
-//! A state object that this process owns, and the thread that renews it.
+//! The state object of a target: that of another process, or one that this process owns, and the
+//! thread that renews it.
 //!
 //! The owner renews the state object every 30 s. Other processes take the owner for dead when the
 //! object is 3 minutes old. So the owner makes no request for the target when its last renewal is
@@ -13,7 +14,7 @@ use bytes::Bytes;
 
 use super::marker::state_beside;
 use super::record::Record;
-use super::state::Phase;
+use super::state::{Owner, Phase};
 use super::{Conditional, Object, Objects, Tag};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -23,9 +24,9 @@ pub(super) const RENEWED_EVERY: Duration = Duration::from_secs(30);
 /// After this time without a renewal, the owner makes no request before it has renewed the object.
 const STOPS_AFTER: Duration = Duration::from_secs(90);
 
-/// Number of writes of one change. A second one is necessary if the answer of an earlier write was
+/// Number of writes of one change. More than one is necessary if the answer of an earlier write was
 /// lost.
-const WRITES_MAX: usize = 3;
+const WRITES_MAX: usize = 4;
 
 /// The operations of this process that own a state object, or are about to create one, by nonce.
 static ALL: Mutex<BTreeMap<String, Option<Arc<Held>>>> = Mutex::new(BTreeMap::new());
@@ -34,14 +35,28 @@ fn all() -> MutexGuard<'static, BTreeMap<String, Option<Arc<Held>>>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether an operation of this process has this nonce.
-pub(super) fn is_ours(nonce: &str) -> bool {
-    all().contains_key(nonce)
-}
-
 /// The state object of an operation of this process.
 pub(super) fn of_ticket(nonce: &str) -> Option<Arc<Held>> {
     all().get(nonce).cloned().flatten()
+}
+
+/// A state object, as another process sees it.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) owner: Owner,
+    pub(super) record: Record,
+    /// The state object; `None` if control objects of an earlier version show the state.
+    pub(super) object: Option<Object>,
+}
+
+/// The state object at a key, of the target `target`.
+pub(super) fn state_at(objects: &Arc<dyn Objects>, target: &str, key: &str) -> Result<Option<Found>> {
+    let Some((bytes, object)) = objects.get(key)? else { return Ok(None) };
+    let record = Record::parse(&bytes, &objects.url(key), target)?;
+    let now = objects.writes(key).ok().and_then(|writes| writes.now());
+    let is_ours = all().contains_key(&record.nonce);
+    let owner = record.owner(object.modified, now, is_ours);
+    Ok(Some(Found { owner, record, object: Some(object) }))
 }
 
 /// A state object that this process owns.
@@ -63,6 +78,7 @@ struct Now {
     is_lost: bool,
     /// Whether the result of the last write is unknown.
     is_unclear: bool,
+    /// Whether the target is in order in any phase.
     is_ended: bool,
     /// Control objects of earlier versions, which are deleted first.
     old: Vec<String>,
@@ -77,17 +93,15 @@ impl Held {
         self.now().record.clone()
     }
 
-    fn is_unclear(&self) -> bool {
-        self.now().is_unclear
-    }
-
-    fn nonce(&self) -> String {
-        self.now().record.nonce.clone()
-    }
-
-    /// Says that the target is in order in any phase: the drop deletes the state object.
-    pub(super) fn end(&self) {
+    /// Says that a removal has ended: the drop deletes the state object.
+    pub(super) fn set_ended(&self) {
         self.now().is_ended = true;
+    }
+
+    /// Whether it is unknown what the last write has done.
+    pub(super) fn is_unclear(&self) -> bool {
+        let now = self.now();
+        now.is_unclear || now.is_lost
     }
 
     pub(super) fn key(&self) -> &str {
@@ -121,8 +135,12 @@ impl Held {
             change(&mut record);
             record.renewals += 1;
             let asked = Instant::now();
-            now.is_unclear = true;
-            let done = swap(&*self.objects, &self.key, Some(&now.tag), &record)?;
+            let was_unclear = std::mem::replace(&mut now.is_unclear, true);
+            let done = match swap(&*self.objects, &self.key, Some(&now.tag), &record) {
+                // The next write finds out whether this one was done.
+                Err(_) if !was_unclear => continue,
+                done => done?,
+            };
             now.is_unclear = false;
             match done {
                 Conditional::Done(tag) => {
@@ -139,19 +157,6 @@ impl Held {
         Err(self.lost())
     }
 
-    /// The phase of the state object. If the result of the last write is unknown, a request finds
-    /// it out.
-    ///
-    /// # Errors
-    /// The same as for [`set`](Self::set).
-    pub(super) fn phase(&self) -> Result<Phase> {
-        let mut now = self.now();
-        if now.is_unclear || now.is_lost {
-            self.write(&mut now, |_| {})?;
-        }
-        Ok(now.record.phase.clone())
-    }
-
     /// Shows that this process still owns the state object, by a request if the last renewal is too
     /// old.
     ///
@@ -162,19 +167,6 @@ impl Held {
         match now.is_lost || now.renewed.elapsed() > STOPS_AFTER {
             true => self.write(&mut now, |_| {}),
             false => Ok(()),
-        }
-    }
-
-    /// Shows the same with the object that a listing has, and by a request if the listing is
-    /// unclear.
-    ///
-    /// # Errors
-    /// The same as for [`set`](Self::set).
-    pub(super) fn check_listed(&self, listed: Option<&Object>) -> Result<()> {
-        let mut now = self.now();
-        match listed.is_some_and(|listed| listed.tag.is_same(&now.tag)) && !now.is_lost {
-            true => Ok(()),
-            false => self.write(&mut now, |_| {}),
         }
     }
 
@@ -192,7 +184,9 @@ pub(super) struct Owned {
     held: Arc<Held>,
     /// The process that owns it. A forked child does not.
     pid: u32,
-    is_over: bool,
+    /// Whether files of a dead process are there. Without the state object they would count as
+    /// files of another program.
+    pub(super) is_of_dead: bool,
 }
 
 impl std::ops::Deref for Owned {
@@ -220,87 +214,72 @@ impl Owned {
             all().remove(&nonce);
             return done.map(|_| None);
         };
-        let (is_over, is_lost, is_unclear, is_ended) = (false, false, false, false);
-        let now = Now { record, tag, renewed, is_over, is_lost, is_unclear, is_ended, old: Vec::new() };
-        let held = Arc::new(Held {
-            objects: Arc::clone(objects),
-            key,
-            now: Mutex::new(now),
-            is_over: Condvar::new(),
-        });
+        let (is_over, is_lost, is_unclear, is_ended, old) = (false, false, false, false, Vec::new());
+        let now = Mutex::new(Now { record, tag, renewed, is_over, is_lost, is_unclear, is_ended, old });
+        let held = Arc::new(Held { objects: Arc::clone(objects), key, now, is_over: Condvar::new() });
         all().insert(nonce, Some(Arc::clone(&held)));
         let renewing = Arc::clone(&held);
         // If no thread starts, `check` renews the object.
         let _ = std::thread::Builder::new().name("regrow-state".to_owned()).spawn(move || renew(&renewing));
-        Ok(Some(Self { held, pid: std::process::id(), is_over: false }))
-    }
-
-    fn stop(&mut self) {
-        self.is_over = true;
-        // The lock waits for a running renewal, which must not write after the deletion.
-        self.held.now().is_over = true;
-        self.held.is_over.notify_all();
+        Ok(Some(Self { held, pid: std::process::id(), is_of_dead: false }))
     }
 
     /// Deletes the state object: the target is in order.
-    pub(super) fn release(mut self) -> Result<()> {
-        self.delete()
-    }
-
-    fn delete(&mut self) -> Result<()> {
-        let checked = self.held.check();
-        self.stop();
-        // Without the state object, the old ones would count again.
-        let old = std::mem::take(&mut self.held.now().old);
-        let deleted = checked.and_then(|()| self.held.objects.delete(&old));
-        let deleted = deleted.and_then(|()| self.held.objects.delete(std::slice::from_ref(&self.held.key)));
-        all().remove(&self.held.nonce());
-        deleted
+    pub(super) fn release(self) -> Result<()> {
+        self.end(true)
     }
 
     /// Leaves the state object for the next operation, which finishes the change.
-    pub(super) fn leave(mut self) {
-        self.abandon();
+    pub(super) fn leave(self) {
+        let _ = self.end(false);
     }
 
-    fn abandon(&mut self) {
-        // If the last write failed, more of them would only take time: other processes take this
-        // one for dead soon.
-        if !self.held.is_unclear() {
-            let _ = self.held.set(|record| record.pid = 0);
-        }
-        self.stop();
-        all().remove(&self.held.nonce());
+    fn end(&self, deletes: bool) -> Result<()> {
+        let ready = match deletes {
+            true => self.held.check(),
+            // If the last write failed, more of them would only take time: other processes take
+            // this one for dead soon.
+            false if self.held.is_unclear() => Ok(()),
+            false => self.held.set(|record| record.pid = 0),
+        };
+        // The lock waits for a running renewal, which must not write after the deletion.
+        let mut now = self.held.now();
+        now.is_over = true;
+        let (nonce, old) = (now.record.nonce.clone(), std::mem::take(&mut now.old));
+        drop(now);
+        self.held.is_over.notify_all();
+        let objects = &self.held.objects;
+        let ended = ready.and_then(|()| match deletes {
+            // Without the state object, the old ones would count again.
+            true => objects.delete(&old).and_then(|()| objects.delete(std::slice::from_ref(&self.held.key))),
+            false => Ok(()),
+        });
+        all().remove(&nonce);
+        ended
     }
 }
 
 impl Drop for Owned {
     fn drop(&mut self) {
         // A forked child has no thread, and owns nothing.
-        if self.is_over || self.pid != std::process::id() {
+        if self.pid != std::process::id() || self.held.now().is_over {
             return;
         }
-        let (record, is_ended) = (self.held.record(), self.held.now().is_ended);
-        match record.phase {
-            Phase::Writing | Phase::Changing if !self.held.is_unclear() => drop(self.delete()),
-            Phase::Removing if is_ended => drop(self.delete()),
-            _ => self.abandon(),
-        }
+        let is_in_order =
+            matches!(self.held.record().phase, Phase::Writing | Phase::Changing) || self.held.now().is_ended;
+        let _ = self.end(is_in_order && !self.is_of_dead && !self.held.is_unclear());
     }
 }
 
 /// Replaces the version `old` of a state object, or creates it.
 fn swap(objects: &dyn Objects, key: &str, old: Option<&Tag>, record: &Record) -> Result<Conditional> {
     let bytes = record.to_bytes();
-    let before = old.map(|tag| Object {
-        key: key.to_owned(),
-        len_bytes: 0,
-        tag: tag.clone(),
-        modified: SystemTime::UNIX_EPOCH,
-    });
-    let done = match &before {
+    let done = match old.cloned() {
         None => objects.create(key, bytes.clone()),
-        Some(before) => objects.replace(before, bytes.clone()),
+        Some(tag) => {
+            let (key, modified) = (key.to_owned(), SystemTime::UNIX_EPOCH);
+            objects.replace(&Object { key, len_bytes: 0, tag, modified }, bytes.clone())
+        }
     };
     match done {
         // A store without conditional writes: the module `object` says what is promised then.
@@ -358,10 +337,10 @@ mod tests {
         owned.set(|record| record.phase = Phase::Changing).unwrap();
         assert_eq!(read(&objects).unwrap().phase, Phase::Changing);
         let nonce = owned.record().nonce;
-        assert!(is_ours(&nonce));
+        assert!(all().contains_key(&nonce));
         owned.release().unwrap();
         std::thread::sleep(10 * SOON);
-        assert!(read(&objects).is_none() && !is_ours(&nonce));
+        assert!(read(&objects).is_none() && !all().contains_key(&nonce));
     }
 
     #[test]
@@ -372,7 +351,7 @@ mod tests {
         objects.put("x/state", other.to_bytes()).unwrap();
         std::thread::sleep(10 * SOON);
         assert_eq!(owned.check().unwrap_err().kind(), ErrorKind::Replaced);
-        assert_eq!(owned.check_listed(None).unwrap_err().kind(), ErrorKind::Replaced);
+        assert_eq!(owned.set(|_| {}).unwrap_err().kind(), ErrorKind::Replaced);
         drop(owned);
         assert_eq!(read(&objects), Some(other));
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::found::{Found as State, state_at};
+use super::held::{Found as State, state_at};
 use super::marker::{MARKER, OLD_CLAIM, OLD_POINTER, OTHER_MARKER, STATE, is_bookkeeping, is_control};
 use super::state::Phase;
 use super::{Extent, Keys, Object, ObjectStorage, Objects, folder_key, key_of, keys, no_folder, old, split};

@@ -7,12 +7,11 @@
 //! | `keys` | a folder of objects as a [`Store`]; an object as a [`Blob`](crate::store::Blob) |
 //! | `state` | the protocol: one function decides each step |
 //! | `record` | the content of a state object |
-//! | `held` | a state object that this process owns, and its renewal |
-//! | `found` | the state object of another process |
+//! | `held` | the state object of another process, or of this one, and its renewal |
 //! | `run` | performs the steps of an operation |
-//! | `settle` | the end of an overwrite |
 //! | `target`, `refusals` | the allowed targets; the errors of the others |
-//! | `publish`, `commit` | a checkpoint without rename |
+//! | `draft` | a checkpoint that is being written, and its commit |
+//! | `publish` | a save |
 //! | `traces` | the locks and temporary folders at a target, for people |
 //! | `transfer` | a copy, which can continue an interrupted copy |
 //! | `remove` | the lock of a target; removals |
@@ -88,9 +87,8 @@ use crate::store::{EachChunk, Store, Suits};
 pub(super) mod cached;
 #[cfg(feature = "cloud")]
 pub(super) mod cloud;
-mod commit;
 mod copy;
-mod found;
+mod draft;
 mod held;
 pub(super) mod keys;
 mod listing;
@@ -102,7 +100,6 @@ mod record;
 mod refusals;
 mod remove;
 mod run;
-mod settle;
 mod sink;
 mod state;
 mod target;
@@ -172,6 +169,7 @@ impl Tag {
     }
 
     /// Whether the tag has any field.
+    #[cfg(feature = "cloud")]
     fn is_known(&self) -> bool {
         self.e_tag.is_some() || self.version.is_some()
     }
@@ -504,11 +502,11 @@ impl Publish for ObjectStorage {
     }
 
     fn publish_folder(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn BegunFolder>> {
-        Ok(Box::new(publish::begin_folder(&self.objects, target, options)?))
+        Ok(Box::new(publish::begin(&self.objects, target, &Target::Folder, options)?))
     }
 
     fn publish_file(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn BegunFile>> {
-        Ok(Box::new(publish::begin_file(&self.objects, target, options)?))
+        Ok(Box::new(publish::begin(&self.objects, target, &Target::File, options)?))
     }
 
     fn publish_siblings(
@@ -517,7 +515,8 @@ impl Publish for ObjectStorage {
         suffixes: &[String],
         options: PublishOptions<'_>,
     ) -> Result<Box<dyn BegunSiblings>> {
-        Ok(Box::new(publish::begin_siblings(&self.objects, target, suffixes, options)?))
+        let kind = Target::Siblings { suffixes: suffixes.to_vec() };
+        Ok(Box::new(publish::begin(&self.objects, target, &kind, options)?))
     }
 
     fn join(

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
 
-use super::found::Found;
+use super::held::Found;
 use super::marker::{COPY, OLD_CLAIM, OLD_CONTROLS, OLD_LOCK, OLD_POINTER, staged_folder};
 use super::record::{Copied, Record, is_here};
 use super::state::{Owner, Phase};

@@ -148,11 +148,16 @@ impl Record {
         }
     }
 
+    /// The owner, for people.
+    pub(super) fn holder(&self) -> Holder {
+        // The rest of the host is the identity of its boot.
+        let host = self.host.split(' ').next().unwrap_or_default().to_owned();
+        Holder { host, pid: self.pid, operation: self.operation.clone(), since: self.since }
+    }
+
     /// The error of an operation that the owner of this record keeps out.
     pub(super) fn busy(&self, target: &Location) -> Error {
-        let host = self.host.split(' ').next().unwrap_or_default().to_owned();
-        let (operation, since) = (self.operation.clone(), self.since);
-        busy(target, Some(&Holder { host, pid: self.pid, operation, since }))
+        busy(target, Some(&self.holder()))
     }
 }
 

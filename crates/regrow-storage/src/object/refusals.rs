@@ -30,16 +30,15 @@ pub(super) fn exists_already(target: &Location) -> Error {
         .help("choose another path, or pass `overwrite` to replace it")
 }
 
-pub(super) fn pair_stays(file: &Location) -> Error {
-    Error::unsupported("a bucket cannot replace several files at once")
-        .in_file(file)
-        .help("save under another name, then remove the old files")
-}
-
 /// The error for files of one stem that exist.
 pub(super) fn pair_exists(target: &Location, suffixes: &[String], overwrite: bool) -> Error {
     let first = target.with_suffix(suffixes.first().map_or("", String::as_str));
-    if overwrite { pair_stays(&first) } else { exists_already(&first) }
+    match overwrite {
+        true => Error::unsupported("a bucket cannot replace several files at once")
+            .in_file(first)
+            .help("save under another name, then remove the old files"),
+        false => exists_already(&first),
+    }
 }
 
 /// The error text for a target inside an unfinished checkpoint.

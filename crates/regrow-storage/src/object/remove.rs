@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use super::found::state_at;
 use super::held::{Held, Owned, of_ticket};
 use super::listing::Listing;
-use super::marker::{OLD_POINTER, STATE, state_beside};
 use super::refusals::{NOT_ENDED_AROUND, not_ended, refused, whole_bucket};
-use super::run::{Doing, Place, Run, remove_staged};
-use super::state::{Operation, Owner, Phase, Step};
+use super::run::{Doing, Place, Run, remove_staged, staged_folders};
+use super::state::{Operation, Phase, Step};
 use super::target::{check_replaceable, unfinished_around};
-use super::{Extent, Keys, Objects, key_of, old, split};
+use super::{Objects, key_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
@@ -33,22 +31,25 @@ pub(super) fn lock(objects: &Arc<dyn Objects>, at: &Location, doing: Doing) -> R
     lock_place(objects, at, place, doing)
 }
 
-fn lock_place(objects: &Arc<dyn Objects>, at: &Location, place: Place, doing: Doing) -> Result<Owned> {
-    let change = Operation::Change { is_written: false };
-    let mut run = Run::new(objects, at, place.clone(), doing.clone());
-    let mut step = run.advance(&change)?;
-    if matches!(step, Step::Refuse(_)) && matches!(place, Place::Beside { .. }) {
-        // Files of a dead save are there, and perhaps side files that the caller may remove.
-        remove_begun(objects, at, place.clone(), false)?;
-        run = Run::new(objects, at, place, doing);
-        step = run.advance(&change)?;
-    }
-    match step {
-        Step::Refuse(refusal) => {
-            check_finished(objects, at)?;
-            Err(refused(refusal, at))
+pub(super) fn lock_place(
+    objects: &Arc<dyn Objects>,
+    at: &Location,
+    place: Place,
+    doing: Doing,
+) -> Result<Owned> {
+    loop {
+        let mut run = Run::new(objects, at, place.clone(), doing.clone());
+        match run.advance(&Operation::Change { is_written: false })? {
+            // Files of a dead save are there, and perhaps side files that the caller may remove.
+            Step::Refuse(_)
+                if matches!(place, Place::Beside { .. })
+                    && clean(objects, at, place.clone(), false)?.is_some() => {}
+            Step::Refuse(refusal) => {
+                check_finished(objects, at)?;
+                return Err(refused(refusal, at));
+            }
+            _ => return run.into_owned(),
         }
-        _ => run.into_owned(),
     }
 }
 
@@ -93,7 +94,7 @@ pub(super) fn remove(
                 })?;
             }
             removed.merge(remove_files(objects, files)?);
-            lock.end();
+            lock.set_ended();
             Ok(removed)
         }
     }
@@ -116,12 +117,10 @@ fn remove_folder(
     key: String,
     lock: &Arc<Held>,
 ) -> Result<Removed> {
-    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
-    check_replaceable(objects, at, &below).map_err(|error| match error.kind() {
-        ErrorKind::InvalidArgument => error.help(
-            "a removal would delete them too: move them elsewhere, or remove the folder \
-                yourself",
-        ),
+    check_replaceable(objects, at, &key).map_err(|error| match error.kind() {
+        ErrorKind::InvalidArgument => {
+            error.help("a removal would delete them too: move them elsewhere, or remove the folder yourself")
+        }
         _ => error,
     })?;
     let place = Place::Folder(key);
@@ -129,7 +128,7 @@ fn remove_folder(
     match run.advance(&Operation::Remove)? {
         Step::End => {
             let removed = run.end(None)?;
-            lock.end();
+            lock.set_ended();
             Ok(removed)
         }
         Step::Refuse(refusal) => Err(refused(refusal, at)),
@@ -145,7 +144,8 @@ pub(super) fn check_finished(objects: &Arc<dyn Objects>, at: &Location) -> Resul
         return Ok(());
     }
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
-    if is_begun(objects, &below)? {
+    let run = Run::new(objects, at, Place::Folder(key), Doing::cleanup());
+    if !below.is_empty() && run.finds_nothing()? {
         return Err(not_ended("a save, copy or removal of this checkpoint has not ended", at));
     }
     // A checkpoint with its own marker is complete, even if files around it are removed.
@@ -155,21 +155,6 @@ pub(super) fn check_finished(objects: &Arc<dyn Objects>, at: &Location) -> Resul
     }
 }
 
-/// Whether a listing shows a save, copy or removal that has begun and not ended.
-fn is_begun(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<bool> {
-    let found = match listing.state(objects) {
-        // It has ended since the listing.
-        Err(error) if error.kind() == ErrorKind::Replaced => None,
-        found => found?,
-    };
-    Ok(match found.map(|found| found.record.phase) {
-        Some(Phase::Writing) => !listing.is_marked(),
-        Some(Phase::Changing) => listing.has_only_state(),
-        Some(Phase::Removing) => true,
-        Some(Phase::Moved(_)) | None => false,
-    })
-}
-
 /// Moves a checkpoint to its target if its writer died before the move. Returns whether there was
 /// such a checkpoint.
 pub(super) fn finish_unfinished(objects: &Arc<dyn Objects>, at: &Location) -> Result<bool> {
@@ -177,20 +162,12 @@ pub(super) fn finish_unfinished(objects: &Arc<dyn Objects>, at: &Location) -> Re
     if key.is_empty() {
         return Ok(false);
     }
-    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
-    if below.object(STATE).is_none() && below.object(OLD_POINTER).is_none() {
-        return Ok(false);
+    let found = Listing::of_checkpoint(objects, format!("{key}/"))?.state(objects)?;
+    let is_moved = found.is_some_and(|found| matches!(found.record.phase, Phase::Moved(_)));
+    if is_moved {
+        finish(objects, at, &key, Doing::new("cleanup", None, &Monitor::new()))?;
     }
-    match below.state(objects)? {
-        Some(found) if matches!(found.record.phase, Phase::Moved(_)) => {
-            finish(objects, at, &key, unhurried()).map(|()| true)
-        }
-        _ => Ok(false),
-    }
-}
-
-fn unhurried() -> Doing {
-    Doing::new("cleanup", None, &Monitor::new())
+    Ok(is_moved)
 }
 
 /// Finishes the overwrite of a dead process, and deletes the folders of dead overwrites.
@@ -207,61 +184,41 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
     if key.is_empty() {
         return Err(whole_bucket(at));
     }
-    let is_staged = at.name_text().contains(UNCOMMITTED_MARK);
     if let Some((target, _)) = at.name_text().split_once(UNCOMMITTED_MARK) {
         // An overwrite that was killed at its end has its checkpoint in this folder.
         finish_unfinished(objects, &at.with_name(target))?;
+        return remove_folder_of_dead(objects, at, &key, force);
     }
-    let mut removed: Option<Removed> = None;
-    let mut add = |part: Removed| removed.get_or_insert_with(Removed::default).merge(part);
-    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
-    if is_staged {
-        if !below.is_empty() {
-            add(remove_folder_of_dead(objects, at, &key, force)?);
-        }
-    } else if is_begun(objects, &below)? {
-        add(remove_begun(objects, at, Place::Folder(key.clone()), force)?);
-    } else {
-        // The loop below removes the folder of a killed overwrite, so finish the overwrite first.
-        finish_unfinished(objects, at)?;
+    let mut removed = clean(objects, at, Place::Folder(key.clone()), force)?;
+    let mut add = |part: Removed| removed.get_or_insert_default().merge(part);
+    for folder in staged_folders(objects, &key)?.into_keys() {
+        let at = Location::new(Arc::clone(at.storage()), &*folder);
+        add(remove_folder_of_dead(objects, &at, &folder, force)?);
     }
-    let (parent, name) = split(key.as_ref());
-    let parent = if parent.as_os_str().is_empty() { String::new() } else { format!("{}/", parent.display()) };
-    let Keys { objects: files, folders, .. } = objects.keys(&parent, Extent::Level)?;
-    let is_left =
-        |other: &str| other.strip_prefix(&name).is_some_and(|rest| rest.starts_with(UNCOMMITTED_MARK));
-    for folder in folders.iter().filter(|folder| is_left(folder)) {
-        let at = at.with_name(folder);
-        add(remove_folder_of_dead(objects, &at, &format!("{parent}{folder}"), force)?);
-    }
-    let beside = [state_beside(&key), old::claim_of_siblings(&key)];
-    let is_locked = || -> Result<bool> {
-        // Another process has the lock of complete files.
-        let found = state_at(objects, &key, &state_beside(&key))?;
-        Ok(found.is_some_and(|found| found.owner == Owner::Living && found.record.phase == Phase::Changing))
-    };
-    if files.iter().any(|file| beside.contains(&file.key)) && (force || !is_locked()?) {
-        add(remove_begun(objects, at, Place::Beside { key, suffixes: Vec::new() }, force)?);
-    }
-    removed.ok_or_else(|| Error::new(ErrorKind::NotFound, "there is no unfinished save").in_file(at))
+    clean(objects, at, Place::Beside { key, suffixes: Vec::new() }, force)?.map(add);
+    removed.ok_or_else(|| nothing_unfinished(at))
 }
 
-/// Removes the files of a dead save, copy or removal. If it has committed, only its state object.
-fn remove_begun(objects: &Arc<dyn Objects>, at: &Location, place: Place, force: bool) -> Result<Removed> {
-    let is_folder = matches!(place, Place::Folder(_));
+fn nothing_unfinished(at: &Location) -> Error {
+    Error::new(ErrorKind::NotFound, "there is no unfinished save").in_file(at)
+}
+
+/// Finishes the save, copy or removal of a dead process, or removes its files. Returns the removed
+/// files; `None` if there is no such operation.
+fn clean(
+    objects: &Arc<dyn Objects>,
+    at: &Location,
+    place: Place,
+    is_forced: bool,
+) -> Result<Option<Removed>> {
     let mut run = Run::new(objects, at, place, Doing::cleanup());
-    run.is_forced = force;
-    // A save that finds nothing but files of a dead process removes them first.
-    let save = Operation::Save { is_written: false, continues: false };
-    if matches!(run.advance(&save)?, Step::Refuse(_)) {
-        run.advance(&Operation::Change { is_written: false })?;
-        if is_folder {
-            return Err(Error::new(ErrorKind::NotFound, "the unfinished save has ended").in_file(at));
-        }
+    run.is_forced = is_forced;
+    if let Step::Refuse(_) = run.advance(&Operation::Clean)? {
+        return Ok(None);
     }
     let removed = run.removed;
     run.into_owned()?.release()?;
-    Ok(removed)
+    Ok(Some(removed))
 }
 
 /// Removes a folder of an overwrite whose owner is dead.
@@ -271,16 +228,14 @@ fn remove_folder_of_dead(
     key: &str,
     force: bool,
 ) -> Result<Removed> {
-    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
-    match below.state(objects)? {
-        Some(found) if found.owner == Owner::Dead || force => {
-            let removed = remove_staged(objects, at, key.to_owned(), force)?;
-            removed.ok_or_else(|| found.record.busy(at))
-        }
-        Some(found) => Err(found.record.busy(at)),
+    match Listing::of_checkpoint(objects, format!("{key}/"))?.state(objects)? {
+        Some(_) => remove_staged(objects, at, key.to_owned(), force)?.ok_or_else(|| nothing_unfinished(at)),
         None => {
-            let modified = below.objects().map(|(_, object)| object.modified).max();
-            if !force && is_recent(modified) {
+            let all = objects.list(&format!("{key}/"))?;
+            if all.is_empty() {
+                return Err(nothing_unfinished(at));
+            }
+            if !force && is_recent(all.iter().map(|object| object.modified).max()) {
                 return Err(Error::new(ErrorKind::AlreadyExists, "its writer may still be running")
                     .in_file(at)
                     .expected(
@@ -289,7 +244,6 @@ fn remove_folder_of_dead(
                     )
                     .help("wait until it ends; if that process is dead, pass `force`"));
             }
-            let all = objects.list(&format!("{key}/"))?;
             let mut removed = Removed::default();
             all.iter().for_each(|object| removed.add(object.len_bytes));
             objects.delete(&all.into_iter().map(|object| object.key).collect::<Vec<_>>())?;
@@ -300,10 +254,9 @@ fn remove_folder_of_dead(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use bytes::Bytes;
 
+    use super::super::marker::{STATE, state_beside};
     use super::super::record::Record;
     use super::super::{MemoryObjects, ObjectStorage};
     use super::*;
@@ -349,31 +302,6 @@ mod tests {
             }
             assert_eq!(remove_unfinished(&objects, &at, force).unwrap().file_count, 1);
             assert_eq!(names(&objects), Vec::<String>::new(), "{folder}");
-        }
-    }
-
-    #[test]
-    fn a_save_waits_for_a_living_writer_and_takes_over_from_a_dead_one() {
-        let monitor = Monitor::new();
-        for is_dead in [true, false] {
-            let (objects, at) = begun("x", is_dead);
-            let options =
-                PublishOptions { wait: Some(Duration::ZERO), ..PublishOptions::of_overwrite(&monitor) };
-            match at.publish_folder(options) {
-                Ok(new) => {
-                    assert!(is_dead);
-                    assert_eq!(names(&objects), ["x/regrow-state.json"]);
-                    new.write("data", b"new").unwrap();
-                    new.commit().unwrap();
-                    assert_eq!(names(&objects), ["x/data", "x/regrow-committed.txt"]);
-                }
-                Err(error) => {
-                    assert!(!is_dead);
-                    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
-                    assert!(error.to_string().contains("on elsewhere: save, since"), "{error}");
-                    assert_eq!(names(&objects).len(), 2);
-                }
-            }
         }
     }
 

@@ -1,27 +1,27 @@
 //! Performs the steps that [`next`] returns, until an operation has to act itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::found::{Found, state_at};
-use super::held::{Held, Owned};
+use super::copy::copy_within;
+use super::held::{Found, Held, Owned, state_at};
 use super::listing::Listing;
 use super::marker::{
     MARKER, OTHER_MARKER, STATE, is_bookkeeping, is_control, is_marker, nonce, staged_prefix, state_beside,
 };
 use super::record::Record;
-use super::settle::bring;
 use super::state::{Operation, Owner, Phase, Seen, Step, next};
 use super::{Object, Objects, old};
 use crate::error::{Error, ErrorKind, Result};
 use crate::local::are_of_one;
 use crate::location::Location;
 use crate::monitor::Monitor;
+use crate::threads::for_each_parallel;
 use crate::{Removed, WAIT_DEFAULT};
 
 /// Number of looks at a target that keeps changing.
-const LOOKS_MAX: usize = 100;
+pub(super) const LOOKS_MAX: usize = 100;
 
 /// Where the files of a target are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +46,8 @@ impl Place {
         }
     }
 }
+
+type OwnerAndPhase = Option<(Owner, Phase)>;
 
 /// A target, as an operation sees it.
 struct Look {
@@ -83,8 +85,6 @@ pub(super) struct Run<'r> {
     target: &'r Location,
     place: Place,
     doing: Doing,
-    /// Whether files of unknown origin may be replaced (files of one stem).
-    pub(super) replaces_others: bool,
     /// Whether to take living owners for dead.
     pub(super) is_forced: bool,
     /// The state object that this run has taken.
@@ -111,7 +111,6 @@ impl<'r> Run<'r> {
             target,
             place,
             doing,
-            replaces_others: false,
             is_forced: false,
             owned: None,
             lent: None,
@@ -136,7 +135,10 @@ impl<'r> Run<'r> {
     /// # Errors
     /// `Internal` if it has taken none.
     pub(super) fn into_owned(self) -> Result<Owned> {
-        self.owned.ok_or_else(|| Error::new(ErrorKind::Internal, "a step without a state object"))
+        let none = || Error::new(ErrorKind::Internal, "a step without a state object");
+        let mut owned = self.owned.ok_or_else(none)?;
+        owned.is_of_dead = false;
+        Ok(owned)
     }
 
     /// Performs steps until the operation has to write, to mark, to move or to end, or is refused.
@@ -145,29 +147,12 @@ impl<'r> Run<'r> {
     /// `Busy` if another process changes the target for longer than the wait; `Replaced` if another
     /// process has taken this one for dead; errors of the bucket.
     pub(super) fn advance(&mut self, operation: &Operation) -> Result<Step> {
-        let step = self.perform(operation);
-        if step.is_err()
-            && self.dead.is_some()
-            && let Some(owned) = self.owned.take()
-        {
-            // Files of the dead process are there. Without the state object they would count as
-            // files of another program.
-            owned.leave();
-        }
-        step
-    }
-
-    fn perform(&mut self, operation: &Operation) -> Result<Step> {
         let began = Instant::now();
         let mut pause = Duration::from_millis(20);
         let mut looks = 0;
         while looks < LOOKS_MAX {
             looks += 1;
-            let look = match self.look(operation) {
-                // The state object was deleted between two requests.
-                Err(error) if error.kind() == ErrorKind::Replaced && self.held().is_none() => continue,
-                look => look?,
-            };
+            let look = self.look(operation)?;
             match next(&look.seen, operation) {
                 Step::Take(Phase::Moved(folder)) if self.is_commit(&folder, operation) => {
                     return Ok(Step::Take(Phase::Moved(folder)));
@@ -179,7 +164,7 @@ impl<'r> Run<'r> {
                     self.take(Phase::Changing, None)?;
                     if self.is_of_old {
                         // Earlier versions left no state object in the folder.
-                        remove_staged(self.objects, self.target, folder, false)?;
+                        sweep_folder(self.objects, self.target, folder)?;
                     }
                 }
                 Step::GiveUp(refusal) => {
@@ -203,6 +188,14 @@ impl<'r> Run<'r> {
         Err(self.restless())
     }
 
+    /// Whether a save would find no checkpoint and no files, except those of an operation that has
+    /// not ended.
+    pub(super) fn finds_nothing(mut self) -> Result<bool> {
+        self.is_forced = true;
+        let save = Operation::Save { is_written: false, continues: false };
+        Ok(!matches!(next(&self.look(&save)?.seen, &save), Step::Refuse(_)))
+    }
+
     fn restless(&self) -> Error {
         Error::new(ErrorKind::Busy, "other processes keep changing this checkpoint").in_file(self.target)
     }
@@ -216,8 +209,8 @@ impl<'r> Run<'r> {
     /// Sets the phase of the state object that this run owns, or takes the state object.
     pub(super) fn take(&mut self, phase: Phase, found: Option<Found>) -> Result<()> {
         let own = match &self.place {
-            Place::Beside { suffixes, .. } if !self.replaces_others => suffixes.clone(),
-            _ => Vec::new(),
+            Place::Beside { suffixes, .. } => suffixes.clone(),
+            Place::Folder(_) => Vec::new(),
         };
         if let Some(held) = self.held() {
             return held.set(|record| {
@@ -236,7 +229,8 @@ impl<'r> Run<'r> {
         }
         let dead = found.as_ref().and_then(|found| Some(&found.object.as_ref()?.tag));
         self.owned = Owned::take(self.objects, self.place.state_key(), record, dead)?;
-        if let (Some(owned), Some(found)) = (&self.owned, found) {
+        if let (Some(owned), Some(found)) = (&mut self.owned, found) {
+            owned.is_of_dead = true;
             self.is_of_old = found.object.is_none();
             if self.is_of_old {
                 owned.add_old(match &self.place {
@@ -250,33 +244,34 @@ impl<'r> Run<'r> {
     }
 
     fn look(&self, operation: &Operation) -> Result<Look> {
-        match &self.place {
-            Place::Folder(key) => self.look_in(key, operation),
-            Place::Beside { key, suffixes } => self.look_beside(key, suffixes, operation),
+        for _ in 0..LOOKS_MAX {
+            let look = match &self.place {
+                Place::Folder(key) => self.look_in(key, operation),
+                Place::Beside { key, suffixes } => self.look_beside(key, suffixes, operation),
+            };
+            // Otherwise the state object was deleted between two requests.
+            if !matches!(&look, Err(error) if error.kind() == ErrorKind::Replaced && self.held().is_none()) {
+                return look;
+            }
         }
+        Err(self.restless())
     }
 
-    /// The state object of this run, for [`next`].
-    fn ours(&self) -> Option<(Owner, Phase)> {
-        self.held().map(|held| (Owner::Us, held.record().phase))
-    }
-
-    fn theirs(&self, found: Option<&Found>) -> Option<(Owner, Phase)> {
+    /// The state object of this run, or the one that `find` finds.
+    fn state(&self, find: impl FnOnce() -> Result<Option<Found>>) -> Result<(OwnerAndPhase, Option<Found>)> {
+        if let Some(held) = self.held() {
+            held.check()?;
+            return Ok((Some((Owner::Us, held.record().phase)), None));
+        }
+        let found = find()?;
         let owner = |found: &Found| if self.is_forced { Owner::Dead } else { found.owner };
-        found.map(|found| (owner(found), found.record.phase.clone()))
+        Ok((found.as_ref().map(|found| (owner(found), found.record.phase.clone())), found))
     }
 
     fn look_in(&self, key: &str, operation: &Operation) -> Result<Look> {
         let prefix = format!("{key}/");
         let mut below = Listing::of_checkpoint(self.objects, prefix.clone())?;
-        let (mut state, mut found) = (self.ours(), None);
-        match self.held() {
-            Some(held) => held.check_listed(below.object(STATE))?,
-            None => {
-                found = below.state(self.objects)?;
-                state = self.theirs(found.as_ref());
-            }
-        }
+        let (state, found) = self.state(|| below.state(self.objects))?;
         if matches!(state, Some((Owner::Dead, _))) {
             // The owner may have committed since the listing, and died then. A dead owner writes
             // nothing more, so this listing is final.
@@ -285,50 +280,52 @@ impl<'r> Run<'r> {
         let is_file = |name: &str| !is_bookkeeping(name) && !is_marker(name);
         let has_files = below.objects().any(|(name, _)| is_file(name));
         let is_unfinished = matches!(state, Some((_, Phase::Writing | Phase::Removing)));
+        // Some layouts have no marker.
         let is_marked = below.is_marked()
             || has_files
                 && !is_unfinished
-                // Some layouts have no marker, and a repair brings a lost marker back.
-                && (matches!(operation, Operation::Change { .. }) || is_one_checkpoint(self.objects, &below)?);
+                && match operation {
+                    // A repair brings a lost marker back.
+                    Operation::Change { .. } => true,
+                    // A save is refused in any case.
+                    Operation::Save { .. } if state.is_none() => false,
+                    _ => is_one_checkpoint(self.objects, &below)?,
+                };
         Ok(Look { seen: Seen { state, is_marked, has_files }, found, vouched: Vec::new() })
     }
 
     fn look_beside(&self, key: &str, suffixes: &[String], operation: &Operation) -> Result<Look> {
-        let (mut state, mut found) = (self.ours(), None);
-        if state.is_none() {
-            found = state_at(self.objects, key, &self.place.state_key())?;
-            if found.is_none() && suffixes.first().is_none_or(|first| !first.is_empty()) {
-                found = old::claim_at(self.objects, key, &old::claim_of_siblings(key), Phase::Writing)?;
+        let (state, found) = self.state(|| match state_at(self.objects, key, &self.place.state_key())? {
+            None if suffixes.first().is_none_or(|first| !first.is_empty()) => {
+                old::claim_at(self.objects, key, &old::claim_of_siblings(key), Phase::Writing)
             }
-            state = self.theirs(found.as_ref());
-        }
+            found => Ok(found),
+        })?;
         let record =
             self.held().map(|held| held.record()).or(found.as_ref().map(|found| found.record.clone()));
-        // regrow never writes a suffix with a slash.
-        let named = record.map(|record| record.suffixes).unwrap_or_default();
-        let named = if named.iter().any(|suffix| suffix.contains('/')) { Vec::new() } else { named };
-        if matches!(operation, Operation::Change { .. }) && named.is_empty() {
-            // The caller compares the identity of the files.
-            return Ok(Look {
-                seen: Seen { state, is_marked: true, has_files: true },
-                found,
-                vouched: Vec::new(),
-            });
+        let mut named = record.map(|record| record.suffixes).unwrap_or_default();
+        if named.iter().any(|suffix| suffix.contains('/')) {
+            // regrow never writes such a suffix.
+            named.clear();
         }
-        let all: BTreeSet<&String> = suffixes.iter().chain(&named).collect();
-        let mut there = BTreeSet::new();
-        for suffix in all {
-            if self.objects.head(&format!("{key}{suffix}"))?.is_some() {
-                there.insert(suffix);
+        let (mut is_marked, mut has_files) = (true, true);
+        // A change without names: the caller compares the identity of the files.
+        if !(matches!(operation, Operation::Change { .. }) && named.is_empty()) {
+            let mut there = BTreeSet::new();
+            for suffix in suffixes.iter().chain(&named).collect::<BTreeSet<_>>() {
+                if self.objects.head(&format!("{key}{suffix}"))?.is_some() {
+                    there.insert(suffix);
+                }
             }
+            let has = |suffix: Option<&String>| suffix.is_some_and(|suffix| there.contains(suffix));
+            let is_removing = matches!(state, Some((_, Phase::Removing)));
+            let continues = matches!(operation, Operation::Save { continues: true, .. });
+            // A copy continues only with files that the state object names.
+            let is_foreign = continues && there.iter().any(|suffix| !named.contains(suffix));
+            is_marked = has(named.last()) || is_foreign || !is_removing && has(suffixes.last());
+            let own = if is_removing { &named } else { suffixes };
+            has_files = own.iter().any(|suffix| there.contains(suffix));
         }
-        let has = |suffix: Option<&String>| suffix.is_some_and(|suffix| there.contains(suffix));
-        let is_removing = matches!(state, Some((_, Phase::Removing)));
-        let is_marked = has(named.last()) || !is_removing && has(suffixes.last());
-        let has_files = match is_removing {
-            true => named.iter().any(|suffix| there.contains(suffix)),
-            false => !self.replaces_others && suffixes.iter().any(|suffix| there.contains(suffix)),
-        };
         Ok(Look { seen: Seen { state, is_marked, has_files }, found, vouched: named })
     }
 
@@ -336,31 +333,25 @@ impl<'r> Run<'r> {
     fn clear(&mut self, vouched: &[String]) -> Result<()> {
         let held = self.held().map(Arc::clone);
         let held = held.ok_or_else(|| Error::new(ErrorKind::Internal, "a removal without a state object"))?;
-        let all = match &self.place {
-            Place::Folder(key) => {
-                let markers = [MARKER, OTHER_MARKER].map(|name| format!("{key}/{name}"));
-                let mut all = self.objects.list(&format!("{key}/"))?;
-                let marked = all.iter().filter(|object| markers.contains(&object.key));
-                self.removed = count(self.removed, marked);
-                self.objects.delete(&markers)?;
-                all.retain(|object| object.key != held.key() && !markers.contains(&object.key));
-                all
-            }
+        let (markers, mut all) = match &self.place {
+            Place::Folder(key) => (
+                [MARKER, OTHER_MARKER].map(|name| format!("{key}/{name}")).to_vec(),
+                self.objects.list(&format!("{key}/"))?,
+            ),
             Place::Beside { key, .. } => {
-                let mut all = Vec::new();
-                for suffix in vouched.iter().rev() {
-                    all.extend(self.objects.head(&format!("{key}{suffix}"))?);
-                }
+                let keys: Vec<String> = vouched.iter().map(|suffix| format!("{key}{suffix}")).collect();
+                let all = keys.iter().map(|key| self.objects.head(key)).collect::<Result<Vec<_>>>()?;
                 // The last file makes the checkpoint.
-                if let Some(last) = all.first() {
-                    self.objects.delete(std::slice::from_ref(&last.key))?;
-                }
-                all
+                (keys.last().cloned().into_iter().collect(), all.into_iter().flatten().collect())
             }
         };
+        self.objects.delete(&markers)?;
         held.check()?;
-        self.objects.delete(&all.iter().map(|object| object.key.clone()).collect::<Vec<_>>())?;
-        self.removed = count(self.removed, all.iter());
+        all.retain(|object| object.key != held.key());
+        let files = all.iter().map(|object| object.key.clone()).filter(|key| !markers.contains(key));
+        self.objects.delete(&files.collect::<Vec<_>>())?;
+        let is_own = |object: &&Object| !is_bookkeeping(object.key.rsplit('/').next().unwrap_or_default());
+        all.iter().filter(is_own).for_each(|object| self.removed.add(object.len_bytes));
         Ok(())
     }
 
@@ -373,42 +364,46 @@ impl<'r> Run<'r> {
     }
 }
 
-fn count<'o>(mut removed: Removed, objects: impl Iterator<Item = &'o Object>) -> Removed {
-    let is_own = |object: &&Object| !is_bookkeeping(object.key.rsplit('/').next().unwrap_or_default());
-    objects.filter(is_own).for_each(|object| removed.add(object.len_bytes));
-    removed
-}
-
 /// Whether the objects of a folder without a marker are one checkpoint.
 fn is_one_checkpoint(objects: &Arc<dyn Objects>, below: &Listing) -> Result<bool> {
     let names = below.names(objects)?;
     Ok(are_of_one(&names.iter().map(String::as_str).filter(|name| !is_bookkeeping(name)).collect::<Vec<_>>()))
 }
 
+/// The folders of overwrites of a target, and whether each has a control object.
+pub(super) fn staged_folders(objects: &Arc<dyn Objects>, target: &str) -> Result<BTreeMap<String, bool>> {
+    let prefix = staged_prefix(target);
+    let mut folders = BTreeMap::new();
+    for object in objects.list(&prefix)? {
+        if let Some((folder, name)) = object.key.get(prefix.len()..).and_then(|name| name.split_once('/')) {
+            *folders.entry(format!("{prefix}{folder}")).or_default() |= is_control(name);
+        }
+    }
+    Ok(folders)
+}
+
 /// Deletes the folders of dead overwrites. The caller has the state object of the target, in a
 /// phase other than `moved`: so no process points to such a folder.
 fn sweep(objects: &Arc<dyn Objects>, target: &Location, key: &str, own: Option<&str>) -> Result<()> {
-    let prefix = staged_prefix(key);
-    let staged = objects.list(&prefix)?;
-    let folder_of = |object: &Object| {
-        let (name, _) = object.key.get(prefix.len()..)?.split_once('/')?;
-        Some(format!("{prefix}{name}"))
-    };
-    for folder in staged.iter().filter_map(folder_of).collect::<BTreeSet<_>>() {
-        let is_control = |object: &Object| {
-            let name = object.key.strip_prefix(&folder).and_then(|name| name.strip_prefix('/'));
-            name.is_some_and(is_control)
-        };
+    for (folder, is_ours) in staged_folders(objects, key)? {
         // A folder without a state object belongs to another program.
-        if own != Some(&*folder) && staged.iter().any(is_control) {
-            remove_staged(objects, target, folder, false)?;
+        if is_ours && own != Some(&*folder) {
+            sweep_folder(objects, target, folder)?;
         }
     }
     Ok(())
 }
 
+/// Deletes the folder of an overwrite if its owner is dead.
+fn sweep_folder(objects: &Arc<dyn Objects>, target: &Location, folder: String) -> Result<()> {
+    match remove_staged(objects, target, folder, false) {
+        Err(error) if error.kind() == ErrorKind::Busy => Ok(()),
+        removed => removed.map(drop),
+    }
+}
+
 /// Deletes the folder of an overwrite if its owner is dead, or, with `is_forced`, in any case.
-/// Returns the removed files; `None` if the folder stays.
+/// Returns the removed files; `None` if the folder has no state object and no marker.
 pub(super) fn remove_staged(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -417,15 +412,13 @@ pub(super) fn remove_staged(
 ) -> Result<Option<Removed>> {
     let mut run = Run::new(objects, target, Place::Folder(folder), Doing::cleanup());
     run.is_forced = is_forced;
-    match run.advance(&Operation::Remove) {
-        Ok(Step::End) => {
+    match run.advance(&Operation::Remove)? {
+        Step::End => {
             let removed = run.removed;
             run.into_owned()?.release()?;
             Ok(Some(removed))
         }
-        Ok(_) => Ok(None),
-        Err(error) if error.kind() == ErrorKind::Busy => Ok(None),
-        Err(error) => Err(error),
+        _ => Ok(None),
     }
 }
 
@@ -437,4 +430,40 @@ pub(super) fn delete_staged(objects: &Arc<dyn Objects>, owned: Owned) -> Result<
     owned.check()?;
     objects.delete(&keys)?;
     owned.release()
+}
+
+/// Copies the checkpoint in `folder` to `key`, and deletes all other objects there except the state
+/// object. The caller has the state object, which names the folder, so readers read the folder.
+/// Another process can repeat this from any moment on.
+fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str) -> Result<()> {
+    let staged = objects.list(&format!("{folder}/"))?;
+    let name_of = |object: &Object| object.key.get(folder.len() + 1..).unwrap_or_default().to_owned();
+    let (markers, files): (Vec<Object>, Vec<Object>) = staged
+        .into_iter()
+        .filter(|object| is_marker(&name_of(object)) || !is_bookkeeping(&name_of(object)))
+        .partition(|object| is_marker(&name_of(object)));
+    let marker = markers.first().ok_or_else(|| {
+        Error::corrupt("the folder that the state object names has no complete checkpoint")
+            .in_file(objects.url(folder))
+    })?;
+    let old = objects.list(&format!("{key}/"))?;
+    // Without markers, Orbax sees no checkpoint while files of the old and the new checkpoint are
+    // mixed.
+    objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
+    let names: BTreeSet<String> = files.iter().map(name_of).collect();
+    let stale = old.into_iter().map(|object| object.key).filter(|old| {
+        let name = old.get(key.len() + 1..).unwrap_or_default();
+        !names.contains(name) && name != STATE && !is_marker(name)
+    });
+    let stale: Vec<String> = stale.collect();
+    let threads = objects.suits().requests_max.min(files.len()).max(1);
+    for_each_parallel(
+        threads,
+        &files,
+        u64::MAX,
+        |_| 0,
+        |file| copy_within(objects, file, &format!("{key}/{}", name_of(file))).map(drop),
+    )?;
+    objects.delete(&stale)?;
+    copy_within(objects, marker, &format!("{key}/{}", name_of(marker))).map(drop)
 }

@@ -11,11 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::held::Held;
-use super::refusals::exists_already;
-use super::{Objects, Tag, Upload};
+use super::{Objects, Upload};
 use crate::bytes::limits::work_space;
 use crate::error::Result;
-use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::BlockChecksums;
 use crate::store::{FileSink, WrittenFile};
@@ -23,19 +21,11 @@ use crate::store::{FileSink, WrittenFile};
 /// Longest piece of a buffer that the caller fills.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
-/// A function that is called with the length and the tag of the finished object.
-pub(super) type OnFinish = Box<dyn FnOnce(u64, Tag) + Send>;
+/// A function that is called with the length of the finished object.
+pub(super) type OnFinish = Box<dyn FnOnce(u64) + Send>;
 
 /// An upload whose parts are all sent, and which its owner ends.
 pub(super) type Pending = Arc<Mutex<Option<Box<dyn Upload>>>>;
-
-/// Ends an upload. With `only_new`, the error is `AlreadyExists` if an object is at the target.
-pub(super) fn end(upload: Box<dyn Upload>, only_new: Option<&Location>) -> Result<Tag> {
-    match only_new {
-        None => upload.finish(),
-        Some(target) => upload.finish_in_place_of(None)?.ok_or_else(|| exists_already(target)),
-    }
-}
 
 /// A new object that is being written.
 pub(super) struct ObjectSink {
@@ -51,8 +41,6 @@ pub(super) struct ObjectSink {
     counted_bytes: u64,
     monitor: Monitor,
     on_finish: OnFinish,
-    /// The target, if the upload may replace no object there.
-    only_new: Option<Location>,
     /// Where to leave the upload, if its owner ends it.
     pending: Option<Pending>,
     /// The state object of the target, which this process must still own.
@@ -60,31 +48,24 @@ pub(super) struct ObjectSink {
 }
 
 impl ObjectSink {
-    /// Lets the end of the upload fail with `AlreadyExists` if an object exists at the target.
-    pub(super) fn only_new(self, target: &Location) -> Self {
-        Self { only_new: Some(target.clone()), ..self }
-    }
-
-    /// Lets the upload fail if another process has taken over this state object.
-    pub(super) fn owned_by(self, held: &Arc<Held>) -> Self {
-        Self { owned: Some(Arc::clone(held)), ..self }
-    }
-
     fn check_owner(&self) -> Result<()> {
         self.owned.as_ref().map_or(Ok(()), |held| held.check())
     }
 
-    /// Leaves the upload there, without its end. The tag of the object is then unknown.
+    /// Leaves the upload there, without its end.
     pub(super) fn leave_end_to(self, pending: Pending) -> Self {
         Self { pending: Some(pending), ..self }
     }
 
+    /// Begins to write the object `key`. Each request fails if another process has taken over the
+    /// state object `owned`.
     pub(super) fn begin(
         objects: &dyn Objects,
         key: &str,
         expected_len_bytes: u64,
         checksums_from: u64,
         monitor: &Monitor,
+        owned: Option<Arc<Held>>,
         on_finish: OnFinish,
     ) -> Result<Self> {
         let upload = objects.upload(key, expected_len_bytes)?;
@@ -99,9 +80,8 @@ impl ObjectSink {
             counted_bytes: 0,
             monitor: monitor.clone(),
             on_finish,
-            only_new: None,
             pending: None,
-            owned: None,
+            owned,
         })
     }
 
@@ -184,15 +164,12 @@ impl FileSink for ObjectSink {
         self.count()?;
         self.check_owner()?;
         let len_bytes = self.sent_bytes;
-        let Self { upload, mut checksums, on_finish, only_new, pending, .. } = *self;
-        let tag = match pending {
-            None => end(upload, only_new.as_ref())?,
-            Some(pending) => {
-                *pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(upload);
-                Tag::new(None, None)
-            }
-        };
-        on_finish(len_bytes, tag);
+        let Self { upload, mut checksums, on_finish, pending, .. } = *self;
+        match pending {
+            None => drop(upload.finish()?),
+            Some(pending) => *pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(upload),
+        }
+        on_finish(len_bytes);
         Ok(WrittenFile { len_bytes, block_crc32c: checksums.finish() })
     }
 

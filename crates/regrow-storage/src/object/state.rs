@@ -74,6 +74,8 @@ pub(super) enum Operation {
     Change { is_written: bool },
     /// Removes the checkpoint.
     Remove,
+    /// Finishes the operation of a dead process, or removes its files.
+    Clean,
 }
 
 /// The next request, or series of requests, of an operation.
@@ -112,10 +114,14 @@ pub(super) enum Refusal {
 
 /// The next step of an operation.
 pub(super) fn next(seen: &Seen, operation: &Operation) -> Step {
-    use Operation::{Change, Overwrite, Remove, Save};
+    use Operation::{Change, Clean, Overwrite, Remove, Save};
     use Phase::{Changing, Moved, Removing, Writing};
     let (owner, phase) = match &seen.state {
         None => return begin(seen, operation),
+        // A change leaves no unfinished files.
+        Some((Owner::Living, Phase::Changing)) if *operation == Operation::Clean => {
+            return Step::Refuse(Refusal::NotFound);
+        }
         Some((Owner::Living, _)) => return Step::Wait,
         Some((owner, phase)) => (*owner, phase),
     };
@@ -145,12 +151,13 @@ pub(super) fn next(seen: &Seen, operation: &Operation) -> Step {
         (Changing, Change { is_written: false }) => Step::Write,
         (Changing, Change { is_written: true }) => Step::End,
         (Changing, Remove) => Step::Take(Removing),
+        (Changing, Clean) => Step::End,
 
         (Removing, _) if !is_empty => Step::Clear,
         (Removing, Save { .. }) => Step::Take(Writing),
         (Removing, Overwrite { .. }) => Step::Take(Changing),
         (Removing, Change { .. }) => Step::GiveUp(Refusal::NotFound),
-        (Removing, Remove) => Step::End,
+        (Removing, Remove | Clean) => Step::End,
     }
 }
 
@@ -168,6 +175,7 @@ fn take_over(seen: &Seen, phase: &Phase, operation: &Operation) -> Step {
     let has_checkpoint = seen.is_marked && phase == Changing || matches!(phase, Moved(_));
     match operation {
         Save { .. } if has_checkpoint => Step::Refuse(Refusal::Exists),
+        Save { .. } if phase == Changing && seen.has_files => Step::Refuse(Refusal::Foreign),
         Change { .. } if !has_checkpoint => Step::Refuse(Refusal::NotFound),
         _ => Step::Take(phase),
     }
@@ -180,8 +188,9 @@ fn exists(seen: &Seen) -> Refusal {
 
 /// The first step of an operation at a target that no process changes.
 fn begin(seen: &Seen, operation: &Operation) -> Step {
-    use Operation::{Change, Overwrite, Remove, Save};
+    use Operation::{Change, Clean, Overwrite, Remove, Save};
     match operation {
+        Clean => Step::Refuse(Refusal::NotFound),
         Save { .. } if seen.is_marked || seen.has_files => Step::Refuse(exists(seen)),
         Save { .. } => Step::Take(Phase::Writing),
         Overwrite { .. } if !seen.is_marked && seen.has_files => Step::Refuse(Refusal::Foreign),

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::found::state_at;
+use super::held::state_at;
 use super::listing::Listing;
 use super::marker::{MARKER, OLD_CLAIM, STATE, is_bookkeeping};
 use super::refusals::{
     NOT_ENDED_AROUND, exists_already, finished_first, not_ended, pair_exists, refused, whole_bucket,
 };
+use super::run::{Doing, LOOKS_MAX, Place, Run};
 use super::state::{Phase, Refusal};
 use super::{Objects, key_of};
 use crate::error::{Error, ErrorKind, Result};
@@ -15,9 +16,6 @@ use crate::local::{are_of_one, refuse_foreign_files};
 use crate::location::Location;
 use crate::names::{foreign_files_in, names};
 use crate::{PublishOptions, Target, UNCOMMITTED_MARK};
-
-/// Number of looks at a target that keeps changing.
-pub(super) const LOOKS_MAX: usize = 16;
 
 /// The state of a target before a save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,9 +57,6 @@ pub(super) fn check(
     if let Some(around) = unfinished_around(objects, target)? {
         return Err(not_ended(NOT_ENDED_AROUND, &around));
     }
-    if let Target::Siblings { suffixes } = kind {
-        return check_beside(objects, target, &key, suffixes, options.overwrite);
-    }
     let mut below = Listing::of_checkpoint(objects, format!("{key}/"))?;
     for _ in 0..LOOKS_MAX {
         let checked = check_listed(objects, target, kind, options, &below);
@@ -78,7 +73,7 @@ pub(super) fn check(
     Err(finished_first(target))
 }
 
-/// As `check`, for a folder or a file. `below` has the objects below the target.
+/// As `check`, where `below` has the objects below the target.
 fn check_listed(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -89,65 +84,28 @@ fn check_listed(
     let key = key_of(objects, target.path())?;
     let other =
         |what: &str| Error::invalid(what).in_file(target).help("choose another path, or remove it yourself");
+    let is_free = |place| Run::new(objects, target, place, Doing::cleanup()).finds_nothing();
+    if let Target::Siblings { suffixes } = kind {
+        let place = Place::Beside { key, suffixes: suffixes.clone() };
+        return match is_free(place)? {
+            true => Ok(Before::Unfinished),
+            false => Err(pair_exists(target, suffixes, options.overwrite)),
+        };
+    }
     // A server that keeps objects in a file system may fail when asked for a folder as an object.
     let is_settled = *kind == Target::Folder && !below.is_empty();
     let is_file = !is_settled && objects.head(&key)?.is_some();
     match (kind, is_file) {
         (_, false) if below.is_empty() => Ok(Before::Nothing),
-        (Target::Folder, false) => check_folder(objects, target, below, options.overwrite),
+        (Target::Folder, false) if is_free(Place::Folder(key.clone()))? => Ok(Before::Unfinished),
         _ if !options.overwrite => Err(exists_already(target)),
+        (Target::Folder, false) => check_replaceable(objects, target, &key).map(|()| Before::Old),
         (Target::Folder, true) => Err(other("the target is a file, but this layout writes a folder")),
         (_, false) => Err(other("the target is a folder, but this layout writes a file")),
         (_, true) => {
             options.may_replace.map_or(Ok(()), |may_replace| may_replace(target))?;
             Ok(Before::Old)
         }
-    }
-}
-
-/// As `check`, for the objects of a folder.
-fn check_folder(
-    objects: &Arc<dyn Objects>,
-    target: &Location,
-    below: &Listing,
-    overwrite: bool,
-) -> Result<Before> {
-    let found = match below.state(objects) {
-        // The state object was deleted since the listing: its owner has ended.
-        Err(error) if error.kind() == ErrorKind::Replaced => None,
-        found => found?,
-    };
-    let phase = found.as_ref().map(|found| &found.record.phase);
-    match phase {
-        Some(Phase::Writing) if !below.is_marked() => return Ok(Before::Unfinished),
-        Some(Phase::Removing) => return Ok(Before::Unfinished),
-        Some(Phase::Changing) if below.has_only_state() => return Ok(Before::Unfinished),
-        _ => {}
-    }
-    if !overwrite {
-        return Err(exists_already(target));
-    }
-    match phase {
-        Some(Phase::Moved(folder)) => {
-            check_replaceable(objects, target, &Listing::of_checkpoint(objects, format!("{folder}/"))?)?;
-        }
-        _ => check_replaceable(objects, target, below)?,
-    }
-    Ok(Before::Old)
-}
-
-/// As `check`, for several files of one stem. In a bucket they are never replaced.
-fn check_beside(
-    objects: &Arc<dyn Objects>,
-    target: &Location,
-    key: &str,
-    suffixes: &[String],
-    overwrite: bool,
-) -> Result<Before> {
-    let Some(last) = suffixes.last() else { return Ok(Before::Unfinished) };
-    match objects.head(&format!("{key}{last}"))? {
-        Some(_) => Err(pair_exists(target, suffixes, overwrite)),
-        None => Ok(Before::Unfinished),
     }
 }
 
@@ -188,23 +146,18 @@ pub(super) fn unfinished_around(objects: &Arc<dyn Objects>, at: &Location) -> Re
 fn state_around(objects: &Arc<dyn Objects>, key: &str) -> Result<bool> {
     let found = match state_at(objects, key, &format!("{key}/{STATE}"))? {
         Some(found) => Some(found.record.phase),
-        None => objects.head(&format!("{key}/{}", OLD_CLAIM))?.map(|_| Phase::Writing),
+        None => objects.head(&format!("{key}/{OLD_CLAIM}"))?.map(|_| Phase::Writing),
     };
     Ok(matches!(found, Some(Phase::Writing | Phase::Removing)))
 }
 
-/// Returns an error if a folder has files that are not part of a checkpoint. `below` is the listing
-/// of the folder in which readers find it.
-pub(super) fn check_replaceable(
-    objects: &Arc<dyn Objects>,
-    target: &Location,
-    below: &Listing,
-) -> Result<()> {
+/// Returns an error if the folder `key` has files that are not part of a checkpoint.
+pub(super) fn check_replaceable(objects: &Arc<dyn Objects>, target: &Location, key: &str) -> Result<()> {
+    let below = Listing::of_checkpoint(objects, format!("{key}/"))?.of_readers(objects)?;
     // The other marker belongs to layouts without a marker of their own, and says nothing about
     // files beside it.
     if names().markers().iter().chain(&[MARKER]).any(|marker| below.object(marker).is_some()) {
-        let foreign = target.for_reading().and_then(|reading| foreign_files_in(&reading.location));
-        return refuse_foreign_files(&foreign.map_err(|error| changed_in_between(error, target))?, target);
+        return refuse_foreign_files(&foreign_files_in(&target.for_reading()?.location)?, target);
     }
     let names = below.names(objects)?;
     let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| !is_bookkeeping(name)).collect();
@@ -212,14 +165,4 @@ pub(super) fn check_replaceable(
         true => Ok(()),
         false => Err(refused(Refusal::Foreign, target)),
     }
-}
-
-/// The error if objects disappeared since the look: another save has moved or replaced them.
-fn changed_in_between(error: Error, target: &Location) -> Error {
-    if error.kind() != ErrorKind::NotFound {
-        return error;
-    }
-    Error::new(ErrorKind::Replaced, "the checkpoint was replaced or removed during this operation")
-        .in_file(target)
-        .help("save again")
 }

@@ -1,17 +1,16 @@
 //! The traces of other processes at a target in a bucket: see [`Trace`].
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::found::{Found, state_at};
+use super::held::{Found, state_at};
 use super::listing::Listing;
-use super::marker::{STATE, staged_prefix, state_beside};
+use super::marker::{STATE, state_beside};
 use super::record::is_here;
+use super::run::staged_folders;
 use super::state::{Owner, Phase};
 use super::{Objects, key_of, old};
 use crate::error::{ErrorKind, Result};
 use crate::location::Location;
-use crate::lock::Holder;
 use crate::traces::{Life, Trace, TraceKind};
 
 /// The state object of a target, and the folders of overwrites of the target.
@@ -30,39 +29,22 @@ pub(super) fn traces(objects: &Arc<dyn Objects>, at: &Location) -> Result<Vec<Tr
     let claim = old::claim_of_siblings(&key);
     let state = old::claim_at(objects, &key, &claim, Phase::Writing);
     found.extend(trace(objects.url(&claim), state)?);
-    let prefix = staged_prefix(&key);
-    let staged = objects.list(&prefix)?;
-    let folder_of = |key: &str| {
-        let (name, _) = key.get(prefix.len()..)?.split_once('/')?;
-        Some(format!("{prefix}{name}"))
-    };
-    let folders: BTreeSet<String> = staged.iter().filter_map(|object| folder_of(&object.key)).collect();
-    for folder in folders {
+    for folder in staged_folders(objects, &key)?.into_keys() {
         let url = objects.url(&folder);
         let listing = Listing::of_checkpoint(objects, format!("{folder}/"))?;
-        let foreign = Trace {
-            path: url.clone().into(),
-            kind: TraceKind::Foreign,
-            owner: None,
-            phase: None,
-            life: Life::Unknown,
-            error: None,
-        };
+        let foreign = unknown(url.clone(), TraceKind::Foreign);
         found.push(trace(url, listing.state(objects))?.unwrap_or(foreign));
     }
     Ok(found)
 }
 
+fn unknown(url: String, kind: TraceKind) -> Trace {
+    Trace { path: url.into(), kind, owner: None, phase: None, life: Life::Unknown, error: None }
+}
+
 /// The trace of a state object; `None` if there is none.
 fn trace(url: String, state: Result<Option<Found>>) -> Result<Option<Trace>> {
-    let mut trace = Trace {
-        path: url.into(),
-        kind: TraceKind::Lock,
-        owner: None,
-        phase: None,
-        life: Life::Unknown,
-        error: None,
-    };
+    let mut trace = unknown(url, TraceKind::Lock);
     match state {
         Ok(None) => return Ok(None),
         // The object was deleted since the listing.
@@ -77,6 +59,7 @@ fn trace(url: String, state: Result<Option<Found>>) -> Result<Option<Trace>> {
                 _ if is_here(&record.host) => Life::Alive,
                 _ => Life::Unknown,
             };
+            let holder = record.holder();
             (trace.kind, trace.phase) = match record.phase {
                 Phase::Writing if !record.copied.is_empty() => (TraceKind::Copy, Some("writing")),
                 Phase::Writing => (TraceKind::Unfinished, Some("writing")),
@@ -84,11 +67,7 @@ fn trace(url: String, state: Result<Option<Found>>) -> Result<Option<Trace>> {
                 Phase::Moved(_) => (TraceKind::Moved, Some("moved")),
                 Phase::Removing => (TraceKind::Unfinished, Some("removing")),
             };
-            // The rest of the host is the identity of its boot.
-            let host = record.host.split(' ').next().unwrap_or_default().to_owned();
-            let is_named = record.pid != 0;
-            let holder = Holder { host, pid: record.pid, operation: record.operation, since: record.since };
-            trace.owner = Some(holder).filter(|_| is_named);
+            trace.owner = Some(holder).filter(|holder| holder.pid != 0);
         }
     }
     Ok(Some(trace))
