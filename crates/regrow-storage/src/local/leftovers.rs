@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 use super::lock::{Held, lock_target, look_at_lock, sweep_lock};
 use super::rename::rename_new;
 use super::siblings;
-use super::target::split;
-use super::temporary::{Kind, copy_path, kind_in, kind_of, name_in, temporary_path};
+use super::temporary::{Kind, copy_path, kind_in, kind_of, name_in, split, temporary_path};
 use crate::UNCOMMITTED_MARK;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::TargetLock;
@@ -35,6 +34,10 @@ const TRIES: usize = 100;
 
 /// The list of the files that a copy has finished.
 pub(super) const JOURNAL: &str = "journal";
+
+/// The folder for the files, below the temporary folder. Readers do not treat a folder with this
+/// name as a checkpoint.
+pub(super) const FILES: &str = ".orbax-checkpoint-tmp-files";
 
 /// A temporary folder of this process, and its lock.
 #[derive(Debug)]

@@ -22,8 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::target::{no_name, split};
-use super::temporary::shortened;
+use super::temporary::{no_name, shortened, split};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::lock::{Holder, TargetLock, WAIT_DEFAULT, busy};

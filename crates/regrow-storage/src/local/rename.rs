@@ -15,7 +15,7 @@ use std::path::Path;
 
 use super::lock::lock_target;
 use super::sync_folder;
-use super::target::split;
+use super::temporary::split;
 use crate::error::{Error, ErrorKind, Result};
 use crate::monitor::Monitor;
 use crate::store::local::folders::{make_folders, rename_if_free};

@@ -21,11 +21,9 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
-use super::Staged;
 use super::rename::{keep_owner_and_mode, rename_new};
-use super::target::split;
+use super::temporary::split;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::sync_folder;
 use crate::system::{give_to_owner_of, mode_of, set_mode_or_less};
@@ -74,13 +72,26 @@ pub(super) fn targets(stem: &Path, suffixes: &[String]) -> Result<Vec<PathBuf>> 
     }
 }
 
+/// The staged files of a checkpoint, and their names.
+pub(super) struct Names<'s> {
+    /// The temporary folder.
+    pub(super) folder: &'s Path,
+    /// The path of the checkpoint, without suffix.
+    pub(super) absolute: &'s Path,
+    pub(super) targets: &'s [PathBuf],
+    pub(super) is_durable: bool,
+    /// Whether the commit replaces a checkpoint.
+    pub(super) has_old: bool,
+}
+
 /// Gives the staged files their names. The caller has the lock of the target. If a move fails, all
-/// moves are undone; if this fails too, the temporary folder stays. Tests end the commit after
-/// `moves_max` moves.
-pub(super) fn take_names(staged: &Staged, moves_max: usize) -> Result<()> {
-    let (folder, targets) = (&staged.own.path, &staged.goal.targets);
-    let (parent, _) = split(&staged.goal.absolute)?;
-    staged.goal.check()?;
+/// moves are undone. Tests end the commit after `moves_max` moves.
+///
+/// # Errors
+/// `NotDurable` if the undo fails too: the temporary folder must stay. Errors of the file system.
+pub(super) fn take_names(names: &Names<'_>, moves_max: usize) -> Result<()> {
+    let &Names { folder, absolute, targets, is_durable, has_old } = names;
+    let (parent, _) = split(absolute)?;
     let aside = folder.join(REPLACED);
     let new: Vec<PathBuf> =
         targets.iter().enumerate().map(|(at, target)| staged_path(folder, at, target)).collect();
@@ -94,7 +105,7 @@ pub(super) fn take_names(staged: &Staged, moves_max: usize) -> Result<()> {
         }
         open_to_readers(folder, &new)?;
         fs::create_dir(&aside)?;
-        if staged.files.durable && staged.goal.has_taken_name() {
+        if is_durable && has_old {
             // The old files move into this folder, so its name must be on the disk first.
             sync_folder(folder)?;
             sync_folder(parent)?;
@@ -111,7 +122,7 @@ pub(super) fn take_names(staged: &Staged, moves_max: usize) -> Result<()> {
                 moved => moved?,
             }
             done.push((from, to));
-            if staged.files.durable {
+            if is_durable {
                 sync_folder(parent)?;
             }
         }
@@ -120,12 +131,11 @@ pub(super) fn take_names(staged: &Staged, moves_max: usize) -> Result<()> {
     let Err(error) = take_all() else { return Ok(()) };
     // An error may be temporary, so try twice.
     let undo = |(from, to): &(&Path, PathBuf)| rename_new(to, from).or_else(|_| rename_new(to, from));
-    let failed = Error::io("cannot give the checkpoint its name", &staged.goal.absolute, error);
+    let failed = Error::io("cannot give the checkpoint its name", absolute, error);
     if moves_max >= 2 * targets.len() && done.iter().rev().try_for_each(undo).is_ok() {
         return Err(failed);
     }
     // Readers find the files in the folder, as after a kill.
-    staged.stays.store(true, Ordering::Relaxed);
     Err(failed.of_kind(ErrorKind::NotDurable).help(format!(
         "the new checkpoint can be opened; some of its files are still in {}, and the next save to this path \
          moves them. The old checkpoint is in {}",

@@ -15,14 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::files::{Files, InFolder};
-use super::leftovers::{OwnFolder, remove, sweep};
+use super::leftovers::{FILES, OwnFolder, remove, sweep};
 use super::lock::lock_target;
 use super::remove::stock;
 use super::rename::{exchange, keep_owner_and_mode, rename_new, replace_in_two_steps};
-use super::siblings::{self, staged_path};
-use super::target::{Goal, split};
-use super::temporary::replaced_path;
-use super::transfer::FILES;
+use super::siblings::{Names, staged_path, take_names};
+use super::target::Goal;
+use super::temporary::{replaced_path, split};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::lock::TargetLock;
@@ -208,7 +207,7 @@ impl Staged {
 
     fn name_it(self, lock: Option<TargetLock>) -> Result<()> {
         let replaced = match self.goal.is_siblings() {
-            true => siblings::take_names(&self, usize::MAX).map(|()| None)?,
+            true => self.take_names(usize::MAX).map(|()| None)?,
             false => self.take_name()?,
         };
         self.stays.store(true, Ordering::Relaxed);
@@ -217,6 +216,23 @@ impl Staged {
         // After an exchange, the temporary folder has the old checkpoint.
         replaced.iter().chain([&self.own.path]).for_each(|old| remove(old));
         synced
+    }
+
+    /// Gives several files their names.
+    pub(super) fn take_names(&self, moves_max: usize) -> Result<()> {
+        self.goal.check()?;
+        let names = Names {
+            folder: &self.own.path,
+            absolute: &self.goal.absolute,
+            targets: &self.goal.targets,
+            is_durable: self.files.durable,
+            has_old: self.goal.has_taken_name(),
+        };
+        take_names(&names, moves_max).inspect_err(|error| {
+            if error.kind() == ErrorKind::NotDurable {
+                self.stays.store(true, Ordering::Relaxed);
+            }
+        })
     }
 
     /// Gives the folder or file its name. If the name is taken, the goal decides whether it may be
@@ -275,7 +291,7 @@ impl Staged {
     pub fn die_after(&mut self, moves: usize) -> Result<()> {
         self.files.sync(&self.own.path)?;
         self.stays.store(true, Ordering::Relaxed);
-        siblings::take_names(self, moves)
+        self.take_names(moves)
     }
 }
 

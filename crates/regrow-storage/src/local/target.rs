@@ -1,11 +1,12 @@
 //! The allowed targets: a name that readers can open, and a folder without files of the user.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::siblings;
+use super::temporary::{no_name, split};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::names::{foreign_files_in, names};
@@ -110,18 +111,6 @@ pub(super) fn absolute(target: &Path) -> Result<PathBuf> {
     let absolute = std::path::absolute(target).map_err(|_| no_name(target))?;
     let (parent, name) = split(&absolute).map_err(|_| no_name(target))?;
     Ok(parent.join(name))
-}
-
-/// The folder and the name of a target. The folder of a bare name is `.`.
-pub(super) fn split(target: &Path) -> Result<(&Path, &OsStr)> {
-    let name = target.file_name().ok_or_else(|| no_name(target))?;
-    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
-    Ok((parent.unwrap_or(Path::new(".")), name))
-}
-
-pub(super) fn no_name(target: &Path) -> Error {
-    Error::invalid(format!("{:?} cannot be the path of a checkpoint", target.display().to_string()))
-        .help("give the path of the checkpoint itself, such as `runs/a/step_100`")
 }
 
 /// Returns an error for a name that marks an unfinished save, with one exception: a folder of that

@@ -16,7 +16,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::local::folders::random_name;
 use crate::system::name_of_bytes;
 
@@ -126,6 +126,18 @@ fn kind_of_end(rest: &[u8]) -> Option<Kind> {
         && random.len() == 17
         && random.iter().skip(1).all(u8::is_ascii_hexdigit);
     ours.then_some(kind)
+}
+
+/// The folder and the name of a target. The folder of a bare name is `.`.
+pub(super) fn split(target: &Path) -> Result<(&Path, &OsStr)> {
+    let name = target.file_name().ok_or_else(|| no_name(target))?;
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+    Ok((parent.unwrap_or(Path::new(".")), name))
+}
+
+pub(super) fn no_name(target: &Path) -> Error {
+    Error::invalid(format!("{:?} cannot be the path of a checkpoint", target.display().to_string()))
+        .help("give the path of the checkpoint itself, such as `runs/a/step_100`")
 }
 
 #[cfg(test)]

@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Staged;
 use super::leftovers::JOURNAL;
-use super::target::{Goal, split};
+use super::target::Goal;
+use super::temporary::split;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
@@ -29,10 +30,6 @@ use crate::store::local::folders::make_folders;
 use crate::store::{Blob, FileSink, FileWriter, LocalStore, Store, WrittenFile, missing};
 use crate::system;
 use crate::{Left, Publication, TargetLock, Transfer, TransferFile, TransferOptions, no_such_file};
-
-/// The folder for the files, below the temporary folder. Readers do not treat a folder with this
-/// name as a checkpoint.
-pub(super) const FILES: &str = ".orbax-checkpoint-tmp-files";
 
 /// A longer journal is ignored.
 const JOURNAL_LEN_MAX_BYTES: u64 = 256 << 20;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::leftovers::{Begun, begun};
 use super::super::*;
-use super::{finish, has_begun, staged_path, take_names, where_is};
+use super::{finish, has_begun, staged_path, where_is};
 use crate::NewSiblings;
 use crate::Publication;
 use crate::error::{ErrorKind, Result};
@@ -310,7 +310,7 @@ fn a_file_whose_mode_cannot_be_looked_up_is_not_replaced() {
     // A link that leads to itself has no mode.
     let target = file(&stem, SUFFIXES[0]);
     std::os::unix::fs::symlink(&target, &target).unwrap();
-    let error = take_names(&staged, usize::MAX).unwrap_err();
+    let error = staged.take_names(usize::MAX).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io, "{error}");
     assert!(fs::symlink_metadata(&target).unwrap().is_symlink());
     assert_eq!(count(&staged.own.path), SUFFIXES.len(), "nothing has moved");

@@ -24,7 +24,7 @@ const OWN: [&str; 118] = [
     "regrow-storage/local/leftovers.rs: LINKS_MAX",
     "regrow-storage/local/temporary.rs: NAME_LEN_MAX_BYTES",
     "regrow-storage/local/mod.rs: SYNC_LATER_LEN_MAX_BYTES",
-    "regrow-storage/local/naming.rs: SYNC_EACH_MAX",
+    "regrow-storage/local/files.rs: SYNC_EACH_MAX",
     "regrow-coordination/attempt.rs: NAME_LEN_MAX",
     "regrow-coordination/ranks.rs: RUNS_MAX",
     "regrow/engine/background/mod.rs: QUEUE_LEN_MAX",
