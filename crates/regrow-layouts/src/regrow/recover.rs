@@ -292,7 +292,8 @@ fn record(at: &Location) -> Result<Vec<RecoveredFile>> {
         data.add(&*store, name).in_file(at.join(name))?;
     }
     data.add_chunks(&store)?;
-    let known = whole.or(data.structure.take());
+    // In a save by several processes, the header of a data file has the pytree of its pieces.
+    let known = whole.or_else(|| data.structure.take().filter(|_| parts.is_empty()));
     let guessed = if known.is_none() { ", its pytree from Orbax' documents" } else { "" };
     let structure = match known {
         Some(structure) => structure,

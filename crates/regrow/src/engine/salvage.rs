@@ -79,14 +79,12 @@ pub fn salvage(path: impl ToLocation, options: &LoadOptions) -> Result<Salvaged>
         Err(error) => return Err(error),
     }
     let Intact { checkpoint, mut lost, damage, is_bare } = open_intact(&at, &options.open, &options.monitor)?;
-    let leaves = checkpoint.tree().leaves().iter().enumerate();
+    let places = Places::of(&checkpoint);
     // Whether a lost leaf would fit the template is unknown.
-    let unread =
-        leaves.filter(|(_, info)| info.kind == LeafKind::Placeholder).map(|(leaf, _)| leaf).collect();
+    let unread = lost.iter().filter_map(|error| places.of_leaf(error)).collect();
     let options = LoadOptions { unread, ..options.clone() };
     let wanted: HashSet<usize> =
         checkpoint.select(&options)?.into_iter().flatten().map(|selected| selected.leaf).collect();
-    let places = Places::of(&checkpoint);
     lost.retain(|error| places.of_leaf(error).is_some_and(|leaf| wanted.contains(&leaf)));
     refuse_nothing(&lost, wanted.len())?;
     let tree = checkpoint.load(&options)?;

@@ -184,6 +184,24 @@ fn every_file_without_data_of_the_default_layout_comes_back() {
     }
 }
 
+/// The data file of a process has the pytree of its pieces, which is not that of the checkpoint.
+#[test]
+fn a_repair_makes_no_record_of_the_pieces_of_one_process() {
+    let root = memory_folder().unwrap();
+    for (form, path) in forms(root.path()).into_iter().filter(|(form, _)| form.starts_with("two_")) {
+        let (before, good) = (files(&path), loaded(&path));
+        for lost in ["regrow.process_0.json", "regrow.process_1.json"] {
+            for name in [lost, "regrow.json"] {
+                fs::remove_file(path.join(name)).unwrap();
+            }
+            let repaired = regrow::repair(&path, &RepairOptions::default());
+            let is_right = || regrow::open(&path).is_ok() && loaded(&path) == good;
+            assert!(!path.join("regrow.json").exists() || is_right(), "{form} {lost}: {repaired:?}");
+            before.iter().for_each(|(file, bytes)| put(file, bytes));
+        }
+    }
+}
+
 #[test]
 fn leaves_that_only_the_lost_file_describes_are_named() {
     let root = memory_folder().unwrap();
