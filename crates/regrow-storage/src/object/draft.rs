@@ -14,7 +14,7 @@ use super::sink::{ObjectSink, OnFinish};
 use super::state::{Operation, Phase, Refusal, Step};
 use super::target::{Before, check, check_name};
 use super::{Conditional, Objects, key_of};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
 use crate::{PublishOptions, Target, TargetLock, no_such_file};
@@ -71,6 +71,7 @@ impl Draft {
     pub(super) fn begin(&mut self, options: PublishOptions<'_>, is_copy: bool) -> Result<Option<Record>> {
         let save = Operation::Save { is_written: false, continues: is_copy };
         let (objects, target) = (Arc::clone(&self.objects), self.target.clone());
+        let mut is_finished = false;
         for _ in 0..LOOKS_MAX {
             let before = check(&objects, &target, &self.kind, options)?;
             self.is_staged = match self.kind {
@@ -105,11 +106,12 @@ impl Draft {
                     return Err(pair_exists(&target, suffixes, options.overwrite));
                 }
                 // A dead copy has completed this folder, and perhaps committed it.
-                (Step::Refuse(Refusal::Exists), _) if self.is_staged => {
+                (Step::Refuse(Refusal::Exists), _) if self.is_staged && !is_finished => {
+                    is_finished = true;
                     finish(&objects, &target, &self.key, self.doing.clone())?;
                 }
                 // Another process has committed since the look. An overwrite replaces its checkpoint.
-                (Step::Refuse(Refusal::Exists), _) if options.overwrite => {}
+                (Step::Refuse(Refusal::Exists), _) if options.overwrite && !self.is_staged => {}
                 _ => break,
             }
         }
@@ -152,7 +154,7 @@ impl Draft {
     }
 
     /// Creates the marker of the folder. Moves the folder to the target if it is another one.
-    /// Returns whether the state object is deleted.
+    /// Returns whether the folder is the target, and its state object is deleted.
     pub(super) fn commit_folder(
         &mut self,
         marker: &str,
@@ -162,14 +164,22 @@ impl Draft {
         let owned = self.owned.as_ref().ok_or_else(|| finished_first(&self.target))?;
         // Another process may have taken this one for dead.
         owned.set(|_| {})?;
-        match self.objects.create(&format!("{}/{marker}", self.folder), bytes.clone())? {
+        let marker = format!("{}/{marker}", self.folder);
+        let created = match self.objects.create(&marker, bytes.clone()) {
+            // A store without conditional writes: the module `object` says what is promised then.
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                self.objects.put(&marker, bytes.clone()).map(Conditional::Done)
+            }
+            created => created,
+        };
+        match created? {
             Conditional::Done(_) => {}
             // The marker of a copy has no nonce.
             Conditional::Lost(found, _) if found == bytes => {}
             Conditional::Lost(..) => return Err(finished_first(&self.target)),
         }
         match self.is_staged {
-            true => self.commit_overwrite(lock).map(|()| true),
+            true => self.commit_overwrite(lock).map(|()| false),
             false => Ok(self.release()),
         }
     }
@@ -182,13 +192,21 @@ impl Draft {
             .with(lock.and_then(|lock| of_ticket(&lock.nonce)));
         let folder = self.folder.clone();
         let operation = |is_committed| Operation::Overwrite { staged: folder.clone(), is_committed };
-        let moved = match run.advance(&operation(false))? {
+        let mut moved = match run.advance(&operation(false))? {
             Step::Take(phase) => run.take(phase, None),
             Step::Refuse(refusal) => return Err(refused(refusal, &target)),
             _ => return Err(finished_first(&target)),
         };
-        let may_be_moved = moved.is_ok() || run.held().is_none_or(|held| held.is_unclear());
-        let Some(owned) = self.owned.take_if(|_| may_be_moved) else { return moved };
+        if moved.is_err() {
+            // A renewal may have found out by now what the write has done.
+            let phase = Phase::Moved(folder.clone());
+            match run.held().and_then(|held| held.has_phase(&phase)) {
+                Some(true) => moved = Ok(()),
+                Some(false) => return moved,
+                None => {}
+            }
+        }
+        let Some(owned) = self.owned.take() else { return moved };
         // The new checkpoint is committed, or may be. If the cleanup fails, the next operation
         // repeats it.
         let is_settled = moved.is_ok() && run.advance(&operation(true)).is_ok_and(|step| step == Step::End);
@@ -234,8 +252,15 @@ impl Draft {
 
     /// Deletes the files `keys`, the whole folder, and the state object. If this fails, the next
     /// operation repeats it.
-    pub(super) fn discard(&self, owned: Owned, keys: &[String]) -> Result<()> {
+    pub(super) fn discard(&self, mut owned: Owned, keys: &[String]) -> Result<()> {
+        // After an error the state object stays with the files.
+        owned.is_of_dead = true;
         owned.set(|record| record.phase = Phase::Removing)?;
+        if self.kind == Target::Folder {
+            // Other programs must find no marker while files are missing. It exists if the answer to
+            // its creation was lost.
+            self.objects.delete(&self.markers().collect::<Vec<_>>())?;
+        }
         // The list may miss the last writes.
         self.objects.delete(keys)?;
         match self.kind {

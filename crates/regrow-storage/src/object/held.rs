@@ -104,6 +104,12 @@ impl Held {
         now.is_unclear || now.is_lost
     }
 
+    /// Whether the state object has this phase; `None` if it is unknown what the last write has done.
+    pub(super) fn has_phase(&self, phase: &Phase) -> Option<bool> {
+        let now = self.now();
+        (!now.is_unclear && !now.is_lost).then(|| now.record.phase == *phase)
+    }
+
     pub(super) fn key(&self) -> &str {
         &self.key
     }
@@ -265,9 +271,13 @@ impl Drop for Owned {
         if self.pid != std::process::id() || self.held.now().is_over {
             return;
         }
-        let is_in_order =
-            matches!(self.held.record().phase, Phase::Writing | Phase::Changing) || self.held.now().is_ended;
-        let _ = self.end(is_in_order && !self.is_of_dead && !self.held.is_unclear());
+        let is_in_order = {
+            // One look: a renewal may find out what an unclear write has done.
+            let now = self.held.now();
+            let is_certain = !now.is_unclear && !now.is_lost;
+            is_certain && (matches!(now.record.phase, Phase::Writing | Phase::Changing) || now.is_ended)
+        };
+        let _ = self.end(is_in_order && !self.is_of_dead);
     }
 }
 

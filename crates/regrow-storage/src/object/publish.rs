@@ -398,10 +398,8 @@ impl NewSiblings for NewObjects {
 impl Drop for NewObjects {
     fn drop(&mut self) {
         let Some(owned) = self.draft.uncommitted() else { return };
-        let mut keys: Vec<String> = self.state().written.keys().cloned().collect();
-        if self.kind == Target::Folder {
-            keys.extend(self.markers());
-        }
+        // Of files of one stem, the last one first: it makes the checkpoint.
+        let keys: Vec<String> = self.state().written.keys().rev().cloned().collect();
         // Objects that cannot be removed now keep their state object, and the next save removes
         // them.
         let _ = self.draft.discard(owned, &keys);

@@ -37,13 +37,15 @@ pub(super) fn lock_place(
     place: Place,
     doing: Doing,
 ) -> Result<Owned> {
+    let mut may_clean = matches!(place, Place::Beside { .. });
     loop {
         let mut run = Run::new(objects, at, place.clone(), doing.clone());
         match run.advance(&Operation::Change { is_written: false })? {
-            // Files of a dead save are there, and perhaps side files that the caller may remove.
-            Step::Refuse(_)
-                if matches!(place, Place::Beside { .. })
-                    && clean(objects, at, place.clone(), false)?.is_some() => {}
+            // Files of a dead save are there, and perhaps side files that the caller may remove. If
+            // another process cleans at the same time, the next look waits for its lock.
+            Step::Refuse(_) if may_clean => {
+                may_clean = clean(objects, at, place.clone(), false)?.is_some();
+            }
             Step::Refuse(refusal) => {
                 check_finished(objects, at)?;
                 return Err(refused(refusal, at));
@@ -191,9 +193,14 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
     }
     let mut removed = clean(objects, at, Place::Folder(key.clone()), force)?;
     let mut add = |part: Removed| removed.get_or_insert_default().merge(part);
-    for folder in staged_folders(objects, &key)?.into_keys() {
+    // Orbax' own folders have no `-` after the mark.
+    for folder in staged_folders(objects, &format!("{key}{UNCOMMITTED_MARK}"))?.into_keys() {
         let at = Location::new(Arc::clone(at.storage()), &*folder);
-        add(remove_folder_of_dead(objects, &at, &folder, force)?);
+        match remove_folder_of_dead(objects, &at, &folder, force) {
+            // Another process has deleted it since the listing.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Replaced) => {}
+            part => add(part?),
+        }
     }
     clean(objects, at, Place::Beside { key, suffixes: Vec::new() }, force)?.map(add);
     removed.ok_or_else(|| nothing_unfinished(at))
@@ -211,8 +218,16 @@ fn clean(
     place: Place,
     is_forced: bool,
 ) -> Result<Option<Removed>> {
+    // A forced cleanup takes no complete checkpoint from a living owner, who may be copying it.
+    let has_checkpoint = match &place {
+        Place::Folder(key) if is_forced => {
+            let found = Listing::of_checkpoint(objects, format!("{key}/"))?.state(objects)?;
+            found.is_some_and(|found| matches!(found.record.phase, Phase::Changing | Phase::Moved(_)))
+        }
+        _ => false,
+    };
     let mut run = Run::new(objects, at, place, Doing::cleanup());
-    run.is_forced = is_forced;
+    run.is_forced = is_forced && !has_checkpoint;
     if let Step::Refuse(_) = run.advance(&Operation::Clean)? {
         return Ok(None);
     }

@@ -147,11 +147,23 @@ impl<'r> Run<'r> {
     /// `Busy` if another process changes the target for longer than the wait; `Replaced` if another
     /// process has taken this one for dead; errors of the bucket.
     pub(super) fn advance(&mut self, operation: &Operation) -> Result<Step> {
+        let save = Operation::Save { is_written: false, continues: false };
         let began = Instant::now();
         let mut pause = Duration::from_millis(20);
         let mut looks = 0;
         while looks < LOOKS_MAX {
             looks += 1;
+            // A copy continues only what a dead save or copy was writing. Other files that are there
+            // now are those of another program.
+            let is_writing = |dead: &Record| dead.phase == Phase::Writing;
+            let operation = match operation {
+                Operation::Save { continues: true, .. }
+                    if self.held().is_some() && !self.dead.as_ref().is_some_and(is_writing) =>
+                {
+                    &save
+                }
+                operation => operation,
+            };
             let look = self.look(operation)?;
             match next(&look.seen, operation) {
                 Step::Take(Phase::Moved(folder)) if self.is_commit(&folder, operation) => {
@@ -370,11 +382,10 @@ fn is_one_checkpoint(objects: &Arc<dyn Objects>, below: &Listing) -> Result<bool
     Ok(are_of_one(&names.iter().map(String::as_str).filter(|name| !is_bookkeeping(name)).collect::<Vec<_>>()))
 }
 
-/// The folders of overwrites of a target, and whether each has a control object.
-pub(super) fn staged_folders(objects: &Arc<dyn Objects>, target: &str) -> Result<BTreeMap<String, bool>> {
-    let prefix = staged_prefix(target);
+/// The folders whose names begin with `prefix`, and whether each has a control object.
+pub(super) fn staged_folders(objects: &Arc<dyn Objects>, prefix: &str) -> Result<BTreeMap<String, bool>> {
     let mut folders = BTreeMap::new();
-    for object in objects.list(&prefix)? {
+    for object in objects.list(prefix)? {
         if let Some((folder, name)) = object.key.get(prefix.len()..).and_then(|name| name.split_once('/')) {
             *folders.entry(format!("{prefix}{folder}")).or_default() |= is_control(name);
         }
@@ -385,7 +396,7 @@ pub(super) fn staged_folders(objects: &Arc<dyn Objects>, target: &str) -> Result
 /// Deletes the folders of dead overwrites. The caller has the state object of the target, in a
 /// phase other than `moved`: so no process points to such a folder.
 fn sweep(objects: &Arc<dyn Objects>, target: &Location, key: &str, own: Option<&str>) -> Result<()> {
-    for (folder, is_ours) in staged_folders(objects, key)? {
+    for (folder, is_ours) in staged_folders(objects, &staged_prefix(key))? {
         // A folder without a state object belongs to another program.
         if is_ours && own != Some(&*folder) {
             sweep_folder(objects, target, folder)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::held::{Found, state_at};
 use super::listing::Listing;
-use super::marker::{STATE, state_beside};
+use super::marker::{STATE, staged_prefix, state_beside};
 use super::record::is_here;
 use super::run::staged_folders;
 use super::state::{Owner, Phase};
@@ -29,7 +29,7 @@ pub(super) fn traces(objects: &Arc<dyn Objects>, at: &Location) -> Result<Vec<Tr
     let claim = old::claim_of_siblings(&key);
     let state = old::claim_at(objects, &key, &claim, Phase::Writing);
     found.extend(trace(objects.url(&claim), state)?);
-    for folder in staged_folders(objects, &key)?.into_keys() {
+    for folder in staged_folders(objects, &staged_prefix(&key))?.into_keys() {
         let url = objects.url(&folder);
         let listing = Listing::of_checkpoint(objects, format!("{folder}/"))?;
         let foreign = unknown(url.clone(), TraceKind::Foreign);

@@ -74,9 +74,10 @@ impl ObjectTransfer {
             left: vec![Left::Nothing; options.files.len()],
             state: Mutex::new(State { copied, tags, written }),
         };
+        let has_files = dead.is_some();
         if let Err(error) = new.start(dead) {
-            // Files of a dead copy may be there.
-            new.draft.uncommitted().into_iter().for_each(Owned::leave);
+            // Files of a dead copy may be there. Otherwise the drop deletes the state object.
+            new.draft.uncommitted().filter(|_| has_files).into_iter().for_each(Owned::leave);
             return Err(error);
         }
         Ok(new)
