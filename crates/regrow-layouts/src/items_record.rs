@@ -234,13 +234,6 @@ fn changed() -> Error {
     Error::corrupt("a file of an item differs from its record").help(HELP)
 }
 
-/// The record of these bytes.
-pub fn sum_of_bytes(name: String, bytes: &[u8]) -> SmallFile {
-    let mut sum = Sum::new();
-    sum.update(bytes);
-    sum.record(name, bytes.len() as u64)
-}
-
 /// The record of a file, under another name.
 ///
 /// # Errors

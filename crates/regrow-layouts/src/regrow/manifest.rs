@@ -277,6 +277,15 @@ pub struct SmallFile {
     pub blake3: Option<String>,
 }
 
+impl SmallFile {
+    /// The record of a file with these bytes.
+    pub fn of_bytes(name: String, bytes: &[u8]) -> Self {
+        let mut sum = Sum::new();
+        sum.update(bytes);
+        sum.record(name, bytes.len() as u64)
+    }
+}
+
 /// The CRC-32C of any bytes that end in their own CRC-32C, little endian.
 pub const CRC_OF_SEALED: u32 = 0x4867_4bc7;
 

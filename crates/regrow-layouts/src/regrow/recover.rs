@@ -17,7 +17,6 @@ use super::reader::RegrowReader;
 use super::save::{self, Remade};
 use super::small_file::summed_as_it_is;
 use super::{Regrow, lost_manifest};
-use crate::items_record::sum_of_bytes;
 use crate::options::OpenOptions;
 use crate::orbax::Orbax;
 use crate::orbax::array_metadatas::ARRAY_METADATAS_FOLDER;
@@ -257,7 +256,7 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     // A file with the recorded bytes needs no new record: a signature over the old record still
     // fits.
     let is_recorded = |(name, bytes): &(String, Vec<u8>)| {
-        recorded.get(name.as_str()).is_some_and(|record| **record == sum_of_bytes(name.clone(), bytes))
+        recorded.get(name.as_str()).is_some_and(|record| **record == SmallFile::of_bytes(name.clone(), bytes))
     };
     let is_same = has_record && files.iter().all(is_recorded);
     let recovered = |(name, bytes): (String, Vec<u8>)| {
@@ -311,7 +310,7 @@ fn record(at: &Location) -> Result<Vec<RecoveredFile>> {
     // A database that cannot be read counts as missing: it is rebuilt if possible.
     let is_of_broken = |name: &str| database.is_none() && (name == MANIFEST_KEY || is_in_database(name));
     let is_one = |name: &&String| !known.contains(name.as_str()) && is_document(name) && !is_of_broken(name);
-    let sum_of = |name: &String| Ok(sum_of_bytes(name.clone(), &bytes_of(&*store, name)?));
+    let sum_of = |name: &String| Ok(SmallFile::of_bytes(name.clone(), &bytes_of(&*store, name)?));
     let small: Vec<SmallFile> = names.iter().filter(is_one).map(sum_of).collect::<Result<_>>()?;
     let database_uuid = database.map(|it| manifest::uuid_text(&it.uuid()));
     let metadata = bytes_of(&*store, METADATA_FILE).and_then(|bytes| TreeMetadata::parse(&bytes)).ok();
@@ -379,7 +378,7 @@ impl Parts {
             }
             let data_files: Vec<String> = part.data_files.into_iter().map(|file| file.name).collect();
             names.retain(|known| *known != name && !data_files.contains(known));
-            parts.records.push(PartRecord { file: sum_of_bytes(name, &bytes), data_files });
+            parts.records.push(PartRecord { file: SmallFile::of_bytes(name, &bytes), data_files });
         }
         Ok(parts)
     }

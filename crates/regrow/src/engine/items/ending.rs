@@ -13,7 +13,7 @@ use crate::formats::container::COMMIT_TEXT;
 use crate::formats::container::note_of_files;
 use crate::formats::container::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, OF_THE_WHOLE};
 use crate::formats::container::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
-use crate::formats::items_record::{self, MARKER_LINE, sum_of_bytes};
+use crate::formats::items_record::{self, MARKER_LINE, SmallFile};
 use crate::formats::{Format, formats};
 use crate::location::Location;
 use crate::storage::{BegunFolder, NewFolder};
@@ -125,7 +125,7 @@ fn write_rest(
     let is_item =
         |item: &str| marks_items && item != WHOLE && !state.marked.iter().any(|marked| marked == item);
     let mut write = |name: &str, bytes: &[u8]| {
-        state.noted.sums.push(sum_of_bytes(name.to_owned(), bytes));
+        state.noted.sums.push(SmallFile::of_bytes(name.to_owned(), bytes));
         publication.write(name, bytes)
     };
     for (item, _) in state.handlers.iter().filter(|(item, _)| is_item(item)) {

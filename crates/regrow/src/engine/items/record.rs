@@ -8,7 +8,7 @@ use super::names::check_file;
 use super::{ItemsSave, WHOLE};
 use crate::error::Result;
 use crate::formats::container::COMMIT_SUCCESS_FILE;
-use crate::formats::items_record::{ItemKind, ItemRecord, ItemsRecord, SmallFile, sum_of_bytes, sum_of_file};
+use crate::formats::items_record::{ItemKind, ItemRecord, ItemsRecord, SmallFile, sum_of_file};
 use crate::formats::{container, format_named};
 use crate::location::Location;
 use crate::storage::{NewFolder, is_desktop_file};
@@ -61,7 +61,7 @@ impl Noted {
         };
         for file in self.items.iter().filter(|item| item.name != WHOLE).filter_map(record_of) {
             let bytes = publication.written(&file)?;
-            self.sums.push(sum_of_bytes(file, &bytes));
+            self.sums.push(SmallFile::of_bytes(file, &bytes));
         }
         self.sums.retain(|file| {
             let name = file.name.split('/').next().unwrap_or_default();
@@ -129,7 +129,7 @@ impl ItemsSave {
 
     pub(super) fn write_summed(&self, path: &str, bytes: &[u8]) -> Result<()> {
         self.publication.write(path, bytes)?;
-        self.state().noted.sums.push(sum_of_bytes(path.to_owned(), bytes));
+        self.state().noted.sums.push(SmallFile::of_bytes(path.to_owned(), bytes));
         Ok(())
     }
 
