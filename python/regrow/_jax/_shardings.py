@@ -3,12 +3,13 @@
     sharding -> a box for each addressable device -> parts in host memory -> a buffer a device -> one global array
 
 Shards go to their devices a group of leaves at a time, while the next group is read. On CPU the
-memory of a shard becomes the buffer of its device. A shard owns its memory, which is never a
-map of a file.
+memory of a shard becomes the buffer of its device, so all shards are read together. A shard owns
+its memory, which is never a map of a file.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -138,6 +139,8 @@ class JaxArrays:
         self.spreads: dict[int, Spread] = {}
         """The spread of each target, by the target's number."""
         self._known: dict[tuple[Any, ...], tuple[Cut, list[Any] | None]] = {}
+        self._of_cpus: dict[Any, bool] = {}
+        """The shardings over CPUs alone."""
         self._puts = Puts()
         failed: list[tuple[int, str]] = []
         for target in targets:
@@ -157,16 +160,29 @@ class JaxArrays:
             )
 
     def read(self, reading: Reading, but: Collection[int] = ()) -> dict[int, Any]:
-        """The arrays, by the numbers of their targets, `but` those. Of host memory two groups are
-        held, beside what devices hold."""
+        """The arrays, by the numbers of their targets, `but` those. Arrays for CPUs are read in one
+        group, because the memory of their parts is that of the result. For other devices, the host
+        holds two groups.
+        """
         found: dict[int, Any] = {}
         on_their_way: list[Any] = []
-        for group in reading.groups([place for place in self.places if place.at not in but]):
+        wanted = [place for place in self.places if place.at not in but]
+        of_cpus = [place for place in wanted if self._is_for_cpus(place)]
+        others = reading.groups([place for place in wanted if not self._is_for_cpus(place)])
+        for group in itertools.chain([of_cpus] if of_cpus else [], others):
             parts = reading.read(group)
             self.wait(on_their_way)
             on_their_way = self._put(group, parts, found)
         self.wait(on_their_way)
         return found
+
+    def _is_for_cpus(self, place: Place) -> bool:
+        sharding = self.spreads[place.at].target.sharding
+        if sharding not in self._of_cpus:
+            devices = self._jax.local_devices()[:1] if sharding is None else sharding.addressable_devices
+            self._of_cpus[sharding] = all(device.platform == "cpu" for device in devices)
+        # Padding makes another copy.
+        return self._of_cpus[sharding] and place.cut.is_stored()
 
     def wait(self, arrays: list[Any]) -> None:
         """Waits until arrays are on their devices."""
