@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,3 +71,24 @@ def test_imports_run_one_way() -> None:
 def test_a_circle_is_seen() -> None:
     imports = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}
     assert circles(imports) == {frozenset({"b", "c"})}
+
+
+HEAVY = {"concurrent", "difflib", "hashlib", "importlib.util", "logging", "multiprocessing", "pathlib", "tempfile"}
+
+PLAIN = """
+import sys, numpy, ml_dtypes
+before = set(sys.modules)
+import regrow
+regrow.save(sys.argv[1], {"a": numpy.zeros(3)})
+regrow.load(sys.argv[1])
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_a_plain_save_and_load_import_no_heavy_module(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", PLAIN, str(tmp_path / "x")]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    found = done.stdout.split()
+    assert "regrow._load._load" in found
+    assert not HEAVY & set(found)
+    assert not {"regrow._load._into", "regrow._jax._shardings", "regrow.layouts"} & set(found)

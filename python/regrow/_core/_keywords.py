@@ -7,9 +7,7 @@ lack is compared with the function's keywords by spelling.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -158,8 +156,9 @@ def keywords(function: Function) -> Function:
     Raises:
         UnknownKeywordError: for a keyword that the function does not take.
     """
-    signature = inspect.signature(function)
-    takes = [name for name in signature.parameters if name != "self"]
+    code = function.__code__  # `inspect` takes longer
+    count = code.co_argcount + code.co_kwonlyargcount
+    takes = [name for name in code.co_varnames[:count] if name != "self"]
     name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
     @functools.wraps(function)
@@ -167,7 +166,7 @@ def keywords(function: Function) -> Function:
         for each in given:
             if each not in takes:
                 known = {key: value for key, value in given.items() if key in takes}
-                with _posting(name, signature.bind_partial(*args, **known).arguments):
+                with _posting(name, dict(zip(code.co_varnames, args, strict=False)) | known):
                     raise _unknown(name, each, takes)
         return function(*args, **given)
 
@@ -193,6 +192,8 @@ def _unknown(function: str, name: str, takes: list[str]) -> UnknownKeywordError:
     message = f"{function}() got an unexpected keyword argument {name!r}"
     meant = _meant(function, name, takes)
     if meant is None:
+        import difflib  # only errors need this
+
         near = difflib.get_close_matches(name, takes, n=1)
         meant = f"{near[0]}=" if near else None
     if meant is None:

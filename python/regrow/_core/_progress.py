@@ -8,7 +8,6 @@ the work, and no temporary files are left. An error of the terminal does not sto
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 import threading
 import time
@@ -154,6 +153,8 @@ def _is_terminal() -> bool:
 
 
 def _drawing(what: str, total: int, stays: bool) -> _Tqdm | _Rich | _Plain:
+    import importlib.util  # only a long call draws
+
     for name, drawing in (("tqdm", _Tqdm), ("rich", _Rich)):
         if importlib.util.find_spec(name) is not None:
             try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+from ._record import Record
 
 if TYPE_CHECKING:
     from .. import _native
@@ -25,8 +26,7 @@ class Casts(NamedTuple):
     """What a cast may do to values: ``"checked"``, ``"lossy"`` or ``"as_numpy"``."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SaveRequest:
+class SaveRequest(Record):
     """A save."""
 
     overwrite: bool | str
@@ -49,8 +49,7 @@ class SaveRequest:
     job: NativeJob | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BackgroundRequest:
+class BackgroundRequest(Record):
     """The options of a save in the background."""
 
     when_busy: str = "wait"
@@ -62,8 +61,7 @@ class BackgroundRequest:
     """The part of `seconds` for which the caller waited for an earlier save."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ItemsRequest:
+class ItemsRequest(Record):
     """A save of several items."""
 
     overwrite: bool
@@ -82,8 +80,7 @@ class ItemsRequest:
     """Seconds to wait for another process that changes the checkpoint."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoadRequest:
+class LoadRequest(Record):
     """A load of an opened checkpoint."""
 
     casts: Casts
@@ -98,8 +95,7 @@ class LoadRequest:
     """Leaves that another call reads. The result has no data for these leaves."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RegionsRequest:
+class RegionsRequest(Record):
     """How regions of leaves are loaded."""
 
     casting: str
@@ -107,8 +103,7 @@ class RegionsRequest:
     budget_bytes: int | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConvertRequest:
+class ConvertRequest(Record):
     """The source of a conversion, and the rules for its leaves."""
 
     step: int | None
@@ -124,8 +119,7 @@ class ConvertRequest:
     salvage: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CopyRequest:
+class CopyRequest(Record):
     """A copy."""
 
     overwrite: bool
@@ -135,8 +129,7 @@ class CopyRequest:
     budget_bytes: int | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DiffRequest:
+class DiffRequest(Record):
     """A comparison of two checkpoints."""
 
     only: list[str]
@@ -150,8 +143,7 @@ class DiffRequest:
     budget_bytes: int | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReportRequest:
+class ReportRequest(Record):
     """A page about checkpoints."""
 
     title: str | None

@@ -23,10 +23,10 @@ from .._core._report import Finding, Stages, messages_of
 from .._errors import InvalidArgumentError, LeafNotFoundError, LeafTypeError, NotFoundError, failure
 from .._jobs._together import Together, posts_errors
 from .._leaves._columns import DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, as_array, from_native
-from .._save._item_kinds import Files
 from .._text import counted, printable, shortened
 from .._tree._flatten import unflatten
 from . import _load
+from ._wishes import register_nodes
 
 FIRST_PATHS = 256
 """The number of key paths that the engine returns without an index of all leaves."""
@@ -288,7 +288,7 @@ class Checkpoint(Mapping[str, Leaf]):
         trees = [each for each, kind in self._item_kinds.items() if not kind.startswith(("files: ", "metrics"))]
         if name in self._item_kinds and _load.holds_files(self._native, name):
             if path is None:
-                return Files(dict(self._native.item_files(name)))
+                return files_of(self._native, name)
             raise failure(
                 LeafNotFoundError,
                 f"the item {name!r} is files, not a pytree",
@@ -354,7 +354,7 @@ class Checkpoint(Mapping[str, Leaf]):
     @property
     def tree(self) -> Any:
         """The structure with lazy leaves: the same containers as `regrow.load` returns."""
-        _load.register_nodes()
+        register_nodes()
         leaves = [Leaf(self._native, at) for at in range(len(self))]
         return unflatten(self._native.structure, leaves)
 
@@ -529,6 +529,13 @@ class VerifyReport(NamedTuple):
 
 def _from_json(text: str | None) -> Any:
     return None if text is None else json.loads(text)
+
+
+def files_of(native: _native.Checkpoint, item: str) -> Any:
+    """The `Files` of an item."""
+    from .._save._item_kinds import Files  # imports `pathlib`
+
+    return Files(dict(native.item_files(item)))
 
 
 def part_of(native: _native.Checkpoint) -> Checkpoint:

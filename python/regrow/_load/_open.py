@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Literal, overload
 
 from .. import _native
@@ -17,12 +16,11 @@ from .._core._report import Finding, Stages
 from .._core._warnings import warn
 from .._errors import IncompleteCheckpointWarning, InvalidArgumentError, MismatchError, advise
 from .._jobs._together import Together, posts_errors
-from .._operations import _executors, _shares
+from .._operations import _executors
 from .._operations._executors import Executor
-from .._save._item_kinds import Files
 from .._tree import _nest
 from . import _load, _salvage
-from ._checkpoint import Checkpoint, Overview, VerifyReport, part_of
+from ._checkpoint import Checkpoint, Overview, VerifyReport, files_of, part_of
 from ._load import Extra, Loading, Missing, holds_files
 from ._opening import Opening, opening_of
 
@@ -180,17 +178,21 @@ def load_as(
     def read_whole(attempt: _native.Attempt) -> Any:
         whole = attempt.watch(_native.open(place_of, opening))
         if asked.at is not None and holds_files(whole, asked.at):
-            if like is not None or replace(asked, at=None, progress=None) != Loading():
+            if like is not None or asked.replaced(at=None, progress=None) != Loading():
                 raise InvalidArgumentError(f"the item {asked.at!r} holds files: leave out all keywords but `at`")
             warned[:] = whole.warnings
-            return Files(dict(whole.item_files(asked.at)))
+            return files_of(whole, asked.at)
         opened = asked.view(whole, place_of, opening, attempt)
         warned[:] = opened.warnings
         wishes = asked.wishes(rare, together, stages)
         try:
             return _load.load(opened, like, wishes._replace(salvages=bool(salvages)))
         except MismatchError as error:
-            part = None if like is None else _load.part_like(opened, like, wishes)
+            part = None
+            if like is not None:
+                from ._into import part_like
+
+                part = part_like(opened, like, wishes)
             if part is not None:
                 at = part if asked.at is None else f"{asked.at}/{part}"
                 advise(error, f"the template fits the part {part!r}: pass at={at!r}")
@@ -351,6 +353,8 @@ def verify(
                 for number, found, error in _native.verify_steps(at, opening, watch)
             }
     if shared is not None:
+        from .._operations import _shares  # imports `concurrent.futures`
+
         return _shares.verify(shared, portables(storage_options, path=path)["path"], opening, progress)
     with Watch(progress, "verifying") as watch:
         return VerifyReport.from_native(_native.verify(at, opening, watch))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -231,8 +230,8 @@ class Manager(Reading):
         at = self._root / due.name
         with _job.posts_errors(self._writing.asked_job(), at):
             base = due.base()
-            writing = replace(
-                self._writing, overwrite=due.may_replace(), metadata=_given.metadata(metadata, due.record),
+            writing = self._writing.replaced(
+                overwrite=due.may_replace(), metadata=_given.metadata(metadata, due.record),
                 base=None if base is None else self._root / base,
             )  # fmt: skip
             everything, item_options = self._as_saved(_given.everything(state, items), item_options or {})

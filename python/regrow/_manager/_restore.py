@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .._core._location import Location
@@ -50,7 +49,7 @@ def load_step(
     if items is not None:
         return loads.several(at, items, asked, options)
     kinds = {found.name: found.kind for found in open_checkpoint(at).items_info}
-    return loads.one(at, like, replace(asked, at=_chosen(kinds, asked.at, number)), options)
+    return loads.one(at, like, asked.replaced(at=_chosen(kinds, asked.at, number)), options)
 
 
 def _chosen(kinds: Mapping[str, str], at: str | None, number: int) -> str | None:

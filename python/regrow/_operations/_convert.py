@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 from .. import _native
@@ -336,7 +335,7 @@ def convert(
         return _by_step(plans) if of_all else plans[None]
     if shared is not None:
         shares = portables(storage_options, source=source, target=target, base=base)
-        return _report(*_shares.convert(shared, shares, replace(save, base=None), how, progress), [])
+        return _report(*_shares.convert(shared, shares, save.replaced(base=None), how, progress), [])
     with Watch(progress, "converting") as watch:
         converted = _native.convert(at["source"], at["target"], save, how, of_all, watch)
     reports = {step: _report(*report) for step, report in converted}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .. import _native, layouts
+from .. import _native
 from .._core import _arguments
 from .._core._location import StrPath, places
 from .._errors import InvalidArgumentError
@@ -14,6 +14,8 @@ from .._errors import InvalidArgumentError
 
 def with_kept(options: Mapping[str, Any], rules: StrPath) -> dict[str, Any]:
     """The keywords of a call, with the rules of a file after the rules of the call."""
+    from .. import layouts  # its classes take a millisecond
+
     place = places(None, rules=rules)
     layout, of_layout, only, rename, cast, transpose, reshape, lossy = _native.convert_rules(place["rules"])
     kept: dict[str, Any] = {"only": only or None, "lossy": lossy}

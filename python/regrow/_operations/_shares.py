@@ -12,7 +12,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -70,7 +69,7 @@ def _convert(
         try:
             ticket, step, share_bytes = begun.about(count)
             # A newer step may exist when the last share opens the source, so fix the step.
-            pinned = rules if step is None else replace(rules, step=step)
+            pinned = rules if step is None else rules.replaced(step=step)
             # If there are more shares than leaves, the last shares are empty.
             numbers = [share for share in range(count) if share_bytes[share] > 0] or [0]
             calls = [(source, target, base, save, pinned, (ticket, share, count)) for share in numbers]
@@ -98,7 +97,7 @@ def convert_share(
 
 
 def _with_base(save: SaveRequest, base: Portable | None) -> SaveRequest:
-    return replace(save, base=None if base is None else arrived(base))
+    return save.replaced(base=None if base is None else arrived(base))
 
 
 # ---- verifying ------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from .._jobs._job import Job
 from .._leaves._columns import to_native
 from .._text import printable
 from .._tree._flatten import flatten
-from ..layouts import Layout
+from ._layout import Layout
 from ._writing import Writing
 
 WhenBusy = Literal["wait", "skip", "queue"]

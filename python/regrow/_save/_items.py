@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, get_args
@@ -29,9 +28,10 @@ from .._load._load import Extra, Loading, Missing, holds_files
 from .._load._open import load_as
 from .._load._opening import opening_of
 from .._tree._flatten import flatten
-from ..layouts import Layout, Orbax
+from ..layouts import Orbax
 from ._async import CopyLeaves, SaveHandle, WhenBusy, refuse_skip_in_a_job, saver_of_calls
 from ._item_kinds import Files, Json, as_bytes, json_object
+from ._layout import Layout
 from ._writing import Writing
 
 WHOLE = ""
@@ -40,7 +40,7 @@ WHOLE = ""
 _OF_THE_WHOLE = frozenset({"overwrite", "durable", "storage_options", "job"})
 """Keywords that apply to the whole checkpoint, not to one item."""
 
-_OF_AN_ITEM = frozenset(each.name for each in fields(Writing)) - _OF_THE_WHOLE
+_OF_AN_ITEM = frozenset(Writing.__annotations__) - _OF_THE_WHOLE
 """Keywords that `item_options` accepts."""
 
 
@@ -84,7 +84,7 @@ class ItemsSave:
         self._progress = progress
         writing = Writing() if writing is None else writing
         with _job.posts_errors(writing.asked_job(), path):
-            self._writing = replace(writing, layout=layouts.chosen(writing.layout or "regrow"))
+            self._writing = writing.replaced(layout=layouts.chosen(writing.layout or "regrow"))
             at = places(writing.storage_options, path=path, base=writing.base)
             self._of_item({}).request(None)
             metadata = writing.metadata
@@ -235,7 +235,7 @@ class ItemsSave:
                     InvalidArgumentError, f"item_options has no option {name!r}", help=f"its options are: {takes}"
                 )
         none_of_its_own: dict[str, Any] = {"metadata": None, "base": None, "overwrite": False}
-        return replace(self._writing, **{**none_of_its_own, **own})
+        return self._writing.replaced(**{**none_of_its_own, **own})
 
     def _run(self, work: Callable[[bool], Any]) -> Any:
         try:
@@ -509,9 +509,9 @@ def load_items_as(
             loaded[name] = Files(dict(opened.item_files(name)))
         else:
             # Pass the opened step: the newest step may have changed since the opening.
-            of_item = asked if like is not None else replace(asked, missing="error", extra="error")
+            of_item = asked if like is not None else asked.replaced(missing="error", extra="error")
             loaded[name] = load_as(
-                path, like, replace(of_item, at=name), step=opened.step, storage_options=storage_options,
+                path, like, of_item.replaced(at=name), step=opened.step, storage_options=storage_options,
                 options=options,
             )  # fmt: skip
     return loaded

@@ -16,7 +16,7 @@ from .._jobs import _job
 from .._jobs._job import Job
 from .._leaves._columns import to_native
 from .._tree._flatten import flatten
-from ..layouts import Layout
+from ._layout import Layout
 from ._writing import Writing
 
 

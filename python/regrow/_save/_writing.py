@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-from .. import _native, layouts
+from .. import _native
 from .._core import _arguments, _json, _options
 from .._core._location import Place, StrPath
 from .._core._options import Options
+from .._core._record import Record
 from .._core._requests import Casts, SaveRequest
 from .._errors import InvalidArgumentError
 from .._jobs import _job
+from . import _layout
+from ._layout import Layout
 
 
-@dataclass(frozen=True, kw_only=True)
-class Writing:
+class Writing(Record):
     """The keywords of a save, as the caller gave them."""
 
-    layout: str | layouts.Layout | None = None
+    layout: str | Layout | None = None
     overwrite: bool | Literal["any file"] = False
     """``"any file"`` also replaces a file that is no checkpoint."""
     durable: bool = True
@@ -44,16 +44,16 @@ class Writing:
 
     def laid_out(self, at: Place) -> Writing:
         """Adds the layout that the suffix of the path chooses, if the caller named no layout."""
-        return self if self.layout is not None else replace(self, layout=_native.layout_for(at))
+        return self if self.layout is not None else self.replaced(layout=_native.layout_for(at))
 
     @property
     def layout_name(self) -> str:
         """The name of the layout; the name of the default layout if the caller named none."""
-        return "regrow" if self.layout is None else layouts.chosen(self.layout).name
+        return _layout.chosen(self.layout)[0]
 
     def request(self, base: Place | None, *, alone: bool = False) -> SaveRequest:
         """The request to the engine. With `alone`, no other process takes part in the save."""
-        layout, rare = layouts.chosen(self.layout or "regrow"), self.rare()
+        (layout, layout_options), rare = _layout.chosen(self.layout), self.rare()
         replaces = self.overwrite
         if not (isinstance(replaces, str) and replaces == "any file"):
             replaces = _arguments.flag("overwrite", replaces)
@@ -68,8 +68,8 @@ class Writing:
             trust_base=_arguments.flag("trust_base", rare.trust_base),
             budget_bytes=_arguments.budget(rare.budget_bytes),
             wait=_arguments.seconds("wait", rare.wait),
-            layout=layout.name,
-            layout_options=layout._json(),
+            layout=layout,
+            layout_options=layout_options,
             base=base,
             job=None if alone else self.native_job(),
         )
@@ -121,6 +121,8 @@ def dtype_name(dtype: Any) -> str:
 
 
 def _expected_dtype(dtype: Any) -> str:
+    import difflib  # only errors need this
+
     near = difflib.get_close_matches(_SHORT.get(str(dtype), str(dtype)), _native.DTYPES, n=3, cutoff=0.5)
     such = ", ".join(near or ["float32", "bfloat16", "int32"])
     return f"a dtype such as {such}; or a dict of globs over key paths with a dtype for each"

@@ -5,7 +5,6 @@ states.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from .._core._keywords import keywords
@@ -80,7 +79,7 @@ class Manager(PytreeManager):
             rest = [name for name in likes if kinds.get(name) != "pytree"]
             found = load_items(where, rest) if rest else {}
             return {
-                name: found[name] if name in found else one(where, like, replace(asked, at=name), options)
+                name: found[name] if name in found else one(where, like, asked.replaced(at=name), options)
                 for name, like in likes.items()
             }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from .._core._keywords import keywords
@@ -107,4 +106,4 @@ def with_record(writing: Writing, encoded: Encoded, **more: str) -> Writing:
     if isinstance(layout, Safetensors) and not layout.structure:
         # A file without a pytree has no record, so add the format.
         told = {"format": FORMAT, **told}
-    return replace(writing, metadata=told)
+    return writing.replaced(metadata=told)
