@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, DirEntry, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -99,7 +99,11 @@ fn has_journal(folder: &Path) -> bool {
 
 /// The temporary folders of regrow for `name`, and their kinds.
 fn folders_of(parent: &Path, name: &OsStr) -> Vec<(PathBuf, Kind)> {
-    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    of_name(fs::read_dir(parent).into_iter().flatten().flatten(), name)
+}
+
+fn of_name(entries: impl IntoIterator<Item = DirEntry>, name: &OsStr) -> Vec<(PathBuf, Kind)> {
+    let entries = entries.into_iter();
     entries.filter_map(|entry| Some((entry.path(), kind_of(&entry.file_name(), name)?))).collect()
 }
 
@@ -137,10 +141,9 @@ pub(super) fn trace_of(folder: PathBuf, held: &Held) -> Trace {
 /// no process holds. Finishes begun commits first. Files that cannot be removed stay; they do no
 /// harm. Returns whether a checkpoint got its name back.
 pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
-    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        sweep_lock(&entry.path());
-    }
-    let left = folders_of(parent, name);
+    let entries: Vec<DirEntry> = fs::read_dir(parent).into_iter().flatten().flatten().collect();
+    entries.iter().for_each(|entry| sweep_lock(&entry.path()));
+    let left = of_name(entries, name);
     let has_named = finish_all(parent, name, &left, None);
     for (path, kind) in &left {
         if *kind != Kind::Replaced
