@@ -104,7 +104,8 @@ impl Held {
         now.is_unclear || now.is_lost
     }
 
-    /// Whether the state object has this phase; `None` if it is unknown what the last write has done.
+    /// Whether the state object has this phase; `None` if it is unknown what the last write has
+    /// done.
     pub(super) fn has_phase(&self, phase: &Phase) -> Option<bool> {
         let now = self.now();
         (!now.is_unclear && !now.is_lost).then(|| now.record.phase == *phase)

@@ -153,8 +153,8 @@ impl<'r> Run<'r> {
         let mut looks = 0;
         while looks < LOOKS_MAX {
             looks += 1;
-            // A copy continues only what a dead save or copy was writing. Other files that are there
-            // now are those of another program.
+            // A copy continues only what a dead save or copy was writing. Other files that are
+            // there now are those of another program.
             let is_writing = |dead: &Record| dead.phase == Phase::Writing;
             let operation = match operation {
                 Operation::Save { continues: true, .. }
