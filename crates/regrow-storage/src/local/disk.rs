@@ -81,8 +81,8 @@ impl Location {
         }
     }
 
-    /// Whether a link is at the path, also one to a missing file. A slash at the end of the path has
-    /// no meaning.
+    /// Whether a link is at the path, also one to a missing file. A slash at the end of the path
+    /// has no meaning.
     pub fn is_link(&self) -> bool {
         self.on_disk().is_some_and(|path| path.components().as_path().is_symlink())
     }

@@ -8,10 +8,10 @@
 //!          with overwrite: exchange the two names  ->  fsync parent  ->  remove the old one
 //! ```
 //! If a writer is killed before the rename, its folder is not a checkpoint for any reader. The lock
-//! ends with the writer, and the next save to the same target removes the folder. If the file system
-//! cannot exchange two names in one step, an overwrite needs two renames; if the writer dies between
-//! them, the next save restores the old checkpoint. A checkpoint of several files has such a moment
-//! on every file system, but readers find its files: see `siblings`.
+//! ends with the writer, and the next save to the same target removes the folder. If the file
+//! system cannot exchange two names in one step, an overwrite needs two renames; if the writer dies
+//! between them, the next save restores the old checkpoint. A checkpoint of several files has such
+//! a moment on every file system, but readers find its files: see `siblings`.
 //!
 //! The error says which checkpoint the path has. After `NotDurable` it is the new one: the sync of
 //! the folder above failed. After any other error it is the old one.
@@ -20,8 +20,9 @@
 //! the mode of the old checkpoint.
 //!
 //! The lock of a temporary folder is a `flock`, and shows that its writer lives. The lock of the
-//! target (`lock`) is taken for the commit. On a network file system that keeps locks to one machine
-//! (`local_lock`, Lustre's `localflock`), two machines must not save to the same target at once.
+//! target (`lock`) is taken for the commit. On a network file system that keeps locks to one
+//! machine (`local_lock`, Lustre's `localflock`), two machines must not save to the same target at
+//! once.
 //!
 //! Several processes may write one folder. The process that began the folder tells its temporary
 //! name to the others, which join the folder (`joined_folder`), and commits the folder.

@@ -67,8 +67,8 @@ impl Staged {
         Self::new(target, &Target::Folder, overwrite)
     }
 
-    /// A checkpoint that is one file, as [`of_folder`](Self::of_folder). The caller writes the file at
-    /// [`single_file`](Self::single_file).
+    /// A checkpoint that is one file, as [`of_folder`](Self::of_folder). The caller writes the file
+    /// at [`single_file`](Self::single_file).
     ///
     /// # Errors
     /// The same as there; `InvalidArgument` if the target is a folder and `overwrite` is set.
@@ -76,8 +76,8 @@ impl Staged {
         Self::new(target, &Target::File, overwrite)
     }
 
-    /// As [`of_file`](Self::of_file), but an overwrite also replaces a checkpoint that is a folder. It
-    /// replaces a link itself, not the file that the link leads to.
+    /// As [`of_file`](Self::of_file), but an overwrite also replaces a checkpoint that is a folder.
+    /// It replaces a link itself, not the file that the link leads to.
     ///
     /// # Errors
     /// The same as there; `InvalidArgument` for a folder that is not a checkpoint.
@@ -90,7 +90,8 @@ impl Staged {
         Self::begin(goal, &options, false)
     }
 
-    /// A checkpoint of several files, as [`of_folder`](Self::of_folder). The final name of each file is
+    /// A checkpoint of several files, as [`of_folder`](Self::of_folder). The final name of each
+    /// file is
     /// `target` with one of `suffixes` appended. The last file makes the checkpoint.
     ///
     /// # Errors

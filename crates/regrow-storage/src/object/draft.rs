@@ -110,7 +110,8 @@ impl Draft {
                     is_finished = true;
                     finish(&objects, &target, &self.key, self.doing.clone())?;
                 }
-                // Another process has committed since the look. An overwrite replaces its checkpoint.
+                // Another process has committed since the look. An overwrite replaces its
+                // checkpoint.
                 (Step::Refuse(Refusal::Exists), _) if options.overwrite && !self.is_staged => {}
                 _ => break,
             }
@@ -257,8 +258,8 @@ impl Draft {
         owned.is_of_dead = true;
         owned.set(|record| record.phase = Phase::Removing)?;
         if self.kind == Target::Folder {
-            // Other programs must find no marker while files are missing. It exists if the answer to
-            // its creation was lost.
+            // Other programs must find no marker while files are missing. It exists if the answer
+            // to its creation was lost.
             self.objects.delete(&self.markers().collect::<Vec<_>>())?;
         }
         // The list may miss the last writes.
