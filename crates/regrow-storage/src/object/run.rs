@@ -434,7 +434,10 @@ pub(super) fn remove_staged(
 }
 
 /// Deletes the folder of the caller's own overwrite.
-pub(super) fn delete_staged(objects: &Arc<dyn Objects>, owned: Owned) -> Result<()> {
+pub(super) fn delete_staged(objects: &Arc<dyn Objects>, mut owned: Owned) -> Result<()> {
+    // After an error the state object stays with the files. Without it, they would count as files
+    // of another program.
+    owned.is_of_dead = true;
     let prefix = format!("{}/", owned.record().target);
     let mut keys: Vec<String> = objects.list(&prefix)?.into_iter().map(|object| object.key).collect();
     keys.retain(|key| key != owned.key());
