@@ -110,11 +110,7 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     if options.from.as_ref().is_some_and(|from| from.is_same(at)) {
         return Err(Error::invalid("the replica is the checkpoint itself").in_file(at));
     }
-    if let Some(from) = options
-        .from
-        .as_ref()
-        .filter(|from| !from.exists() && !siblings::main_files(from).any(|file| file.is_file()))
-    {
+    if let Some(from) = options.from.as_ref().filter(|from| !is_there(from)) {
         return Err(Error::new(ErrorKind::NotFound, "the other checkpoint does not exist").in_file(from));
     }
     let mut report = RepairReport::of(at, options);
@@ -129,11 +125,13 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
         // The findings may mix two checkpoints.
         return if identity(&part) == before { checked } else { Err(replaced(&part)) };
     }
+    found.check_there()?;
     let change = Change { name: "repair", wait: options.wait, monitor: &options.monitor };
     let lock = change.lock(&found.part)?;
     // The checkpoint may have changed before it was locked.
     let part = found.part;
     found = find(&part, None)?;
+    found.check_there()?;
     match found.part.is_same(&part) && lock.covers(&part) {
         true => repair_found(at, found, Some(&lock), options, report),
         false => Err(replaced(&part)),
@@ -284,6 +282,20 @@ struct Found {
     parity: Option<Parity>,
     /// The error of opening the checkpoint; `None` if it can be opened.
     unopened: Option<Error>,
+}
+
+impl Found {
+    /// Returns the error of opening if nothing is at the location. In a bucket, the lock of a
+    /// location without files does not exclude a save.
+    fn check_there(&mut self) -> Result<()> {
+        let is_there = self.unopened.is_none() || is_there(&self.part);
+        self.unopened.take_if(|_| !is_there).map_or(Ok(()), Err)
+    }
+}
+
+/// Whether there is a folder or file of a checkpoint.
+fn is_there(at: &Location) -> bool {
+    at.exists() || siblings::main_files(at).any(|file| file.is_file())
 }
 
 fn find(at: &Location, step: Option<u64>) -> Result<Found> {
