@@ -53,6 +53,8 @@ pub struct ParityPlace {
 impl ParityPlace {
     /// The location for the checkpoint at `at`: in its folder, or beside a single file.
     pub fn of(at: &Location) -> Self {
-        Self { place: Place::named(at, NAMES), blocks: Place::named(at, BLOCKS_NAMES).file }
+        // One look for both: a save may make the folder at any moment.
+        let place = Place::named(at, NAMES);
+        Self { blocks: place.other(BLOCKS_NAMES), place }
     }
 }

@@ -74,9 +74,16 @@ impl Place {
         // files, or their name without a suffix.
         let name = at.name_text();
         let stem = regrow_storage::stem_of(&name);
-        let (before, behind) = names.beside;
-        let file = at.with_name(format!("{before}{stem}{behind}"));
+        let file = at.with_name(name_beside(stem, names));
         Self { folder: at.parent(), file, covers_folder: false, stem: stem.to_owned() }
+    }
+
+    /// Another side file of the same checkpoint.
+    pub fn other(&self, names: SideNames) -> Location {
+        match self.covers_folder {
+            true => self.folder.join(names.in_folder),
+            false => self.file.with_name(name_beside(&self.stem, names)),
+        }
     }
 
     /// Returns an error if a side file of single files was copied by hand and describes other
@@ -131,6 +138,11 @@ impl Place {
             other => other,
         }
     }
+}
+
+fn name_beside(stem: &str, names: SideNames) -> String {
+    let (before, behind) = names.beside;
+    format!("{before}{stem}{behind}")
 }
 
 /// The places of all side files of a checkpoint of single files.
