@@ -371,7 +371,7 @@ bench-torch: rust-prerequisites $(TORCH_VENV)/.installed ## torch.save and torch
 	(cd python && $(TORCH_BIN)/maturin develop --quiet --locked --release)
 	$(CARGO) build --quiet --locked -p regrow --example limits
 	printf '==> %s\n' "benchmark: $(BENCH_OUT)/torch/results.md"
-	$(TORCH_BIN)/python benches/bench.py --scale full --out $(BENCH_OUT)/torch --only storing --workloads gpt2_adam@1GiB \
+	$(TORCH_BIN)/python benches/bench.py --scale full --out $(BENCH_OUT)/torch --only storing --workloads gpt2_adam@1GiB mlperf_llama3_8b@1GiB \
 		--tools regrow safetensors torch 'torch dcp' regrow.torch 'regrow dcp' $(BENCH)
 
 bench-buckets: rust-prerequisites $(BUCKETS_VENV)/.installed ## TensorStore, s3fs, obstore and a plain transfer beside regrow, over an object server; BUCKETS='...' for options
@@ -386,6 +386,7 @@ bench-buckets: rust-prerequisites $(BUCKETS_VENV)/.installed ## TensorStore, s3f
 bench-processes: develop-release ## Sharded saves and restores by 1, 2 and 4 processes of jax.distributed beside Orbax (half an hour); PROCESSES='...' for options
 	$(SAY) "benchmark: $(BENCH_OUT)/processes/results.md; the merge of a thousand processes' records"
 	$(BIN)/python benches/sharded.py --out $(BENCH_OUT)/processes $(PROCESSES)
+	$(if $(PROCESSES),,$(BIN)/python benches/sharded.py --out $(BENCH_OUT)/processes --workloads mlperf_llama3_8b@1GiB --restored-by 1 2 4)
 	$(BIN)/python benches/coordination.py --ranks 1024 --folder $(BENCH_OUT)/processes
 	$(CARGO) run --quiet --locked --release -p regrow --example merge_parts -- 1024 10000 $(BENCH_OUT)/processes
 	printf '==> %s\n' "one replica reads for all: $(BENCH_OUT)/replicas/results.md"

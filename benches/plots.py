@@ -47,6 +47,7 @@ NAMES = {
 WORKLOADS = {
     "gpt2_adam": "GPT-2 with Adam, 447 arrays",
     "llama_bf16": "Llama in bfloat16, 291 arrays",
+    "mlperf_llama3_8b": "MLPerf Storage: Llama 3 8B with Adam, 1,164 arrays",
     "one_giant": "one array",
     "moe_128x48": "mixture of experts, 18,867 arrays",
     "many_small": "100,000 arrays of 1 KiB",

@@ -78,7 +78,7 @@ class Scale:
     @property
     def workloads(self) -> list[str]:
         """Those of saves and loads."""
-        sized = [f"{name}@{self.suffix}" for name in ("gpt2_adam", "llama_bf16", "one_giant")]
+        sized = [f"{name}@{self.suffix}" for name in ("gpt2_adam", "llama_bf16", "mlperf_llama3_8b", "one_giant")]
         return [*sized, "moe_128x48@0.25GiB", "many_small", "mixed_dtypes"]
 
 

@@ -7,6 +7,8 @@ A mesh of 8 devices of the CPU in all, spread over 1, 2 or 4 processes of one ma
 disk. Every array is cut into 8 along its longest axis of a length that 8 divides; one without such
 an axis is on all devices.
 
+With `--restored-by`, each checkpoint is then restored by these other numbers of processes.
+
 The processes meet before each turn. A turn takes from the moment at which the first one begins to
 the moment at which the last one has ended: barriers and the commit are in it. Contestants take
 turns within a round, as in the other benchmarks. The limit of a process writes and reads its own
@@ -45,6 +47,7 @@ def main() -> None:
     asks.add_argument("--folder", type=Path, help="which disk is measured; it is left as it was")
     asks.add_argument("--workloads", nargs="+", default=["gpt2_adam@0.25GiB", "moe_128x48@0.25GiB"])
     asks.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4])
+    asks.add_argument("--restored-by", nargs="*", type=int, default=[], help="other numbers of processes")
     asks.add_argument("--rounds", type=int, default=5)
     asks.add_argument("--orbax-rounds", type=int, help="in how many rounds Orbax takes part, where it takes minutes")
     asks.add_argument("--seconds", type=float, default=1200, help="a run that takes longer is ended")
@@ -60,9 +63,15 @@ def main() -> None:
     for workload in asked.workloads:
         for processes in asked.processes:
             say(f"{workload}, {processes} processes")
-            rows = [row for row in rows if (row["workload"], row["processes"]) != (workload, processes)]
+            rows = [
+                row for row in rows if (row["workload"], row.get("saved_by", row["processes"])) != (workload, processes)
+            ]
             try:
                 rows += run(workload, processes, folder, asked)
+                for other in asked.restored_by:
+                    if other != processes:
+                        say(f"{workload}, {processes} processes: restored by {other}")
+                        rows += run(workload, other, folder, asked, saved_by=processes)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             results.write_text(json.dumps(rows, indent=1))
@@ -70,12 +79,18 @@ def main() -> None:
     print(table(rows))
 
 
-def run(workload: str, processes: int, folder: Path, asked: argparse.Namespace) -> list[Row]:
-    """One run: `processes` of them until all have ended."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+def run(
+    workload: str, processes: int, folder: Path, asked: argparse.Namespace, saved_by: int | None = None
+) -> list[Row]:
+    """One run: `processes` of them until all have ended. With `saved_by`, they restore what that
+    many processes have left in the folder.
+    """
+    if saved_by is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
     orbax_rounds = asked.rounds if asked.orbax_rounds is None else asked.orbax_rounds
     job = {"workload": workload, "folder": str(folder), "rounds": asked.rounds, "orbax_rounds": orbax_rounds}
+    job |= {"saved_by": saved_by, "keeps": bool(asked.restored_by)}
     command = [sys.executable, __file__, "--worker"]
     if not run_job(command, job, processes, DEVICES // processes, asked.seconds):
         say(f"{workload}, {processes} processes: ended after {asked.seconds:.0f} s, with what was measured until then")
@@ -83,7 +98,7 @@ def run(workload: str, processes: int, folder: Path, asked: argparse.Namespace) 
     for rank in range(processes):
         for who, operation, number, begin, end in json.loads((folder / f"times-{rank}.json").read_text()):
             times.setdefault((who, operation, number), []).append((begin, end))
-    run_of = {"workload": workload, "processes": processes}
+    run_of = {"workload": workload, "processes": processes} | ({} if saved_by is None else {"saved_by": saved_by})
     return [
         {**run_of, "who": who, "operation": operation, "round": number, "seconds": _slowest(each)}
         for (who, operation, number), each in times.items()
@@ -119,7 +134,8 @@ def work(job: dict[str, Any]) -> None:
             # Where it takes minutes it has no warm-up.
             if one.who == ORBAX and not job["rounds"] - number < job["orbax_rounds"]:
                 continue
-            for operation, begin, end in turn(one, meeting, rank):
+            is_last = number == job["rounds"]
+            for operation, begin, end in turn(one, meeting, rank, job["saved_by"], keeps=job["keeps"] and is_last):
                 if number > 0:
                     times.append((one.who, operation, number, begin, end))
                     (folder / f"times-{rank}.json").write_text(json.dumps(times))
@@ -175,7 +191,7 @@ class Direct(Contestant):
     is_shared = False
 
     def __init__(self, path: Path, len_bytes: int) -> None:
-        path.mkdir()
+        path.mkdir(exist_ok=True)
         self.path = path
         self.limit = Limit(path, len_bytes)
         self.save, self.load = self.limit.save, self.limit.load_cold
@@ -230,19 +246,28 @@ def abstract(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), tree)
 
 
-def turn(one: Contestant, meeting: Meeting, rank: int) -> Iterator[tuple[str, float, float]]:
-    """Save, cold restore, warm restore, removal: what each took in this process."""
-    yield SAVE, *_timed(one.save, meeting)
+def turn(
+    one: Contestant, meeting: Meeting, rank: int, saved_by: int | None, *, keeps: bool
+) -> Iterator[tuple[str, float, float]]:
+    """Save, cold restore, warm restore, removal: what each took in this process. With `saved_by`,
+    only the cold restore.
+    """
+    if saved_by is None:
+        yield SAVE, *_timed(one.save, meeting)
+    elif not one.is_shared:
+        one.save()
     is_first = rank == 0 or not one.is_shared
     if is_first:
         drop_from_page_cache(one.path)
-    yield COLD, *_timed(one.load, meeting)
+    yield COLD if saved_by is None else f"{COLD}, saved by {saved_by}", *_timed(one.load, meeting)
+    if saved_by is not None:
+        return
     if one.load_warm is not None:
         if is_first:
             bring_into_page_cache(one.path)
         yield WARM, *_timed(one.load_warm, meeting)
     meeting.meet()
-    if one.is_shared and is_first:
+    if one.is_shared and is_first and not keeps:
         shutil.rmtree(one.path)
 
 
