@@ -53,6 +53,7 @@ pub enum OverwriteIn {
 pub struct SaveIn {
     overwrite: OverwriteIn,
     durable: bool,
+    keep_cached: bool,
     casts: CastsIn,
     compression: Option<CompressionIn>,
     metadata: Option<String>,
@@ -107,6 +108,7 @@ pub fn save_options(save: SaveIn) -> Result<SaveOptions> {
         overwrite,
         replace_any_file,
         not_durable: !save.durable,
+        keep_cached: save.keep_cached,
         cast: to_casts(save.casts.rules)?,
         casting: save.casts.casting.0,
         compression,

@@ -109,6 +109,24 @@ def test_the_report_says_where_the_time_went(tmp_path: Path) -> None:
     assert {"read", "copy", "commit"} <= {stage.stage for stage in converted.save.stages}
 
 
+def test_keep_cached_saves_through_the_page_cache(tmp_path: Path) -> None:
+    kept = regrow.Options(keep_cached=True)
+    reports = {
+        "save": regrow.save(tmp_path / "save", TREE, options=kept),
+        "save_async": regrow.save_async(tmp_path / "save_async", TREE, options=kept).result(),
+        "save_items": regrow.save_items(tmp_path / "save_items", {"state": TREE}, options=kept),
+        "convert": regrow.convert(tmp_path / "save", tmp_path / "convert.safetensors", options=kept).save,
+    }
+    with regrow.Manager(tmp_path / "run", options=regrow.SaveOptions(options=kept)) as steps:
+        saved = steps.save(1, TREE)
+        assert saved is not None
+        reports["manager"] = saved.result()
+    with regrow.options(keep_cached=True):
+        reports["block"] = regrow.save(tmp_path / "block", TREE)
+    paths = {name: report.io_path for name, report in reports.items()}
+    assert paths == dict.fromkeys(reports, "page cache")
+
+
 INTERRUPTED = """
 import os, signal, sys, threading, time
 import numpy as np

@@ -140,9 +140,9 @@ pub fn gb_per_s(bytes: u64, seconds: f64) -> f64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum IoPath {
-    /// The page cache, because there is no large file.
+    /// The page cache: there is no large file, or the save keeps its files cached.
     #[default]
-    Small,
+    PageCache,
     /// Direct I/O, past the page cache.
     Direct,
     /// The page cache, with immediate write-back of each buffer. The system refused direct I/O with
@@ -156,7 +156,7 @@ pub enum IoPath {
 impl fmt::Display for IoPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Small => f.write_str("page cache"),
+            Self::PageCache => f.write_str("page cache"),
             Self::Direct => f.write_str("direct"),
             // File systems without direct I/O answer with this error, so its text adds nothing.
             Self::Buffered { os_error } if refuses_direct(&io::Error::from_raw_os_error(*os_error)) => {
@@ -269,7 +269,7 @@ impl Monitor {
     /// The path of large files to the disk. If there were several paths, the slowest of them.
     pub fn io_path(&self) -> IoPath {
         match (self.0.refusal.load(Ordering::Relaxed), self.0.has_direct.load(Ordering::Relaxed)) {
-            (0, false) => IoPath::Small,
+            (0, false) => IoPath::PageCache,
             (0, true) => IoPath::Direct,
             (os_error, _) => IoPath::Buffered { os_error },
         }

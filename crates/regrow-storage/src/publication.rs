@@ -64,6 +64,8 @@ pub struct PublishOptions<'a> {
     pub mode: Option<u32>,
     /// Whether `commit` waits until the checkpoint would survive a power cut.
     pub durable: bool,
+    /// Whether the new files stay in the page cache (on a disk).
+    pub keep_cached: bool,
     /// Counts the written bytes, and can cancel the save.
     pub monitor: &'a Monitor,
 }
@@ -79,6 +81,7 @@ impl<'a> PublishOptions<'a> {
             wait: None,
             mode: None,
             durable: true,
+            keep_cached: false,
             monitor,
         }
     }

@@ -16,11 +16,13 @@ pub struct WriteOptions {
     pub checksums_from: u64,
     /// Whether `finish` waits until the file would survive a power cut.
     pub durable: bool,
+    /// Whether the file is written through the page cache, so that the next reads find it there.
+    pub keep_cached: bool,
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { expected_len_bytes: 0, checksums_from: 0, durable: true }
+        Self { expected_len_bytes: 0, checksums_from: 0, durable: true, keep_cached: false }
     }
 }
 

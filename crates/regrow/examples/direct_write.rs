@@ -32,20 +32,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     writeln!(out, "{len_mib} MiB into {}, GB/s", folder.display())?;
     writeln!(
         out,
-        "{:>6} {:>7} {:>7} {:>9} {:>7} {:>12}",
-        "round", "limit", "direct", "unsynced", "filler", "write+fsync"
+        "{:>6} {:>7} {:>7} {:>9} {:>7} {:>7} {:>12}",
+        "round", "limit", "direct", "unsynced", "cached", "filler", "write+fsync"
     )?;
     let mut buffer = MmapMut::map_anon(LIMIT_WRITE_LEN_BYTES)?;
     buffer.fill(1);
     for round in 1..=rounds {
         let limit = timed(&path, source.len(), || limit(&path, &buffer, source.len()))?;
-        let direct = timed(&path, source.len(), || write(&path, &source, true))?;
-        let unsynced = timed(&path, source.len(), || write(&path, &source, false))?;
+        let direct = timed(&path, source.len(), || write(&path, &source, true, false))?;
+        let unsynced = timed(&path, source.len(), || write(&path, &source, false, false))?;
+        let cached = timed(&path, source.len(), || write(&path, &source, true, true))?;
         let filler = timed(&path, source.len(), || filled(&path, &source))?;
         let buffered = timed(&path, source.len(), || buffered(&path, &source))?;
         writeln!(
             out,
-            "{round:>6} {limit:>7.2} {direct:>7.2} {unsynced:>9.2} {filler:>7.2} {buffered:>12.2}"
+            "{round:>6} {limit:>7.2} {direct:>7.2} {unsynced:>9.2} {cached:>7.2} {filler:>7.2} {buffered:>12.2}"
         )?;
     }
     Ok(())
@@ -59,8 +60,13 @@ fn timed(path: &Path, len_bytes: usize, act: impl FnOnce() -> regrow::Result<()>
     Ok(len_bytes as f64 / 1e9 / seconds)
 }
 
-fn write(path: &Path, source: &[u8], durable: bool) -> regrow::Result<()> {
-    let options = WriteOptions { expected_len_bytes: source.len() as u64, checksums_from: 0, durable };
+fn write(path: &Path, source: &[u8], durable: bool, keep_cached: bool) -> regrow::Result<()> {
+    let options = WriteOptions {
+        expected_len_bytes: source.len() as u64,
+        durable,
+        keep_cached,
+        ..WriteOptions::default()
+    };
     let mut writer = DirectWriter::create_with(path, &options)?;
     writer.write(source)?;
     writer.finish().map(drop)

@@ -63,6 +63,7 @@ _RARE = {
     "budget": "budget_bytes",
     "handlers": "handlers",
     "replica_parallel": "replica_parallel",
+    "keep_cached": "keep_cached",
     "trust_base": "trust_base",
     "copy": "copy",
     "check_source": "check_source",

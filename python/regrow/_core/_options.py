@@ -59,6 +59,9 @@ class Options:
     """How many seconds to wait for another process that changes the same checkpoint, before the
     call raises `BusyError`.
     """
+    keep_cached: bool = field(default=False, metadata=_calls("save convert"))
+    """Keep the new files in the page cache, so that the next load reads memory instead of the disk.
+    The save takes longer, and the system needs memory for the files. No effect in buckets."""
     trust_base: bool = field(default=False, metadata=_calls("save convert"))
     """With ``base=``: link the files of the base without a check."""
     copy: Literal["mutable", "all", "nothing"] = field(default="mutable", metadata=_calls("save"))

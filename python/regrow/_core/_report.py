@@ -87,7 +87,9 @@ class SaveReport(NamedTuple):
     """Where the time went. Those of the calling thread (all but ``read``, a part of others, and
     ``write``) add up to `seconds`, unless the layout writes with several threads."""
     io_path: str = ""
-    """How large files were written: ``direct``, or ``buffered`` and the reason."""
+    """How large files were written: ``direct``, ``page cache`` with ``keep_cached=True``, or
+    ``buffered`` and the reason.
+    """
     reused_bytes: int = 0
     """Bytes that the save linked from ``base=`` and did not write. `stored_bytes` includes these
     bytes, although they take no extra space.

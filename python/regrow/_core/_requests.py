@@ -32,6 +32,7 @@ class SaveRequest(Record):
     overwrite: bool | str
     """Whether a checkpoint may be replaced; ``"any file"`` also replaces other files."""
     durable: bool
+    keep_cached: bool
     casts: Casts
     compression: int | str | None
     """A level of zstd, or ``"none"``; the layout's default if `None`."""
@@ -67,6 +68,7 @@ class ItemsRequest(Record):
     overwrite: bool
     keeps_others: bool
     durable: bool
+    keep_cached: bool
     v1: bool
     """Whether the checkpoint has the form of Orbax' v1 API."""
     of_step: bool

@@ -309,7 +309,7 @@ def convert(
     writing = Writing(
         layout=layout, overwrite=overwrite, cast=cast, lossy=lossy, compression=compression, metadata=metadata,
         base=base, durable=durable, parity=parity, seal=seal, storage_options=storage_options,
-        options=Options(trust_base=rare.trust_base, wait=rare.wait),
+        options=Options(keep_cached=rare.keep_cached, trust_base=rare.trust_base, wait=rare.wait),
     ).laid_out(at["target"])  # fmt: skip
     save = writing.request(at.get("base"), alone=True)
     how = ConvertRequest(

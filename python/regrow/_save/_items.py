@@ -87,18 +87,19 @@ class ItemsSave:
             self._writing = writing.replaced(layout=layouts.chosen(writing.layout or "regrow"))
             at = places(writing.storage_options, path=path, base=writing.base)
             self._of_item({}).request(None)
-            metadata = writing.metadata
+            metadata, rare = writing.metadata, writing.rare()
             request = ItemsRequest(
                 overwrite=_arguments.flag("overwrite", writing.overwrite),
                 keeps_others=keeps_others,
                 durable=_arguments.flag("durable", writing.durable),
+                keep_cached=_arguments.flag("keep_cached", rare.keep_cached),
                 v1=_is_v1(self._writing),
                 of_step=of_step,
                 metadata=None if metadata is None else json_object("metadata", metadata),
                 base=at.get("base"),
                 job=writing.native_job(),
                 mode=_arguments.count("mode", mode),
-                wait=_arguments.seconds("wait", writing.rare().wait),
+                wait=_arguments.seconds("wait", rare.wait),
             )
         self._native = _native.ItemsSave(
             at["path"], request, _progress.unwatched()[0], None if progress is None else self._tell

@@ -60,6 +60,7 @@ class Writing(Record):
         return SaveRequest(
             overwrite=replaces,
             durable=_arguments.flag("durable", self.durable),
+            keep_cached=_arguments.flag("keep_cached", rare.keep_cached),
             casts=casts(self.cast, self.lossy),
             compression=compression_level(self.compression),
             metadata=json_text(self.metadata),

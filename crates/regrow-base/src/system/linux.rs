@@ -2,8 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
-use std::num::NonZeroU64;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -133,12 +132,11 @@ pub fn refuses_direct(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
 
-/// Starts to write a range of a file from the page cache to the disk.
+/// Starts to write a range of a file from the page cache to the disk. The pages stay in the cache.
 pub fn start_write_back(file: &File, offset: u64, len: usize) {
-    if let Some(len) = NonZeroU64::new(len as u64) {
-        // Like sync_file_range, this call starts the write-back now. It drops no page that is not
-        // on disk.
-        let _ = fadvise(file, offset, Some(len), rustix::fs::Advice::DontNeed);
+    if let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) {
+        // SAFETY: the call gets an open file and three numbers, and accesses no memory of ours.
+        unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
     }
 }
 

@@ -15,7 +15,7 @@ use crate::monitor::Monitor;
 use crate::store::local::folders::{make_folders, relative_path, sync_folder};
 use crate::store::{Blob, DirectWriter, FileWriter, WriteOptions};
 use crate::system::{sync_at, sync_file_system};
-use crate::{NewFolder, Storage};
+use crate::{NewFolder, PublishOptions, Storage};
 
 /// From this many files and folders on, one sync of the file system is cheaper than one sync of
 /// each, although it also flushes other data.
@@ -28,6 +28,7 @@ pub(super) struct Files {
     /// The location that the checkpoint will have.
     pub(super) target: Location,
     pub(super) durable: bool,
+    keep_cached: bool,
     pub(super) monitor: Monitor,
     /// Files that no writer has synced yet.
     pub(super) unsynced: Mutex<Vec<PathBuf>>,
@@ -83,12 +84,13 @@ impl<T: InFolder> NewFolder for T {
 }
 
 impl Files {
-    pub(super) fn new(folder: PathBuf, target: &Location, durable: bool, monitor: &Monitor) -> Self {
+    pub(super) fn new(folder: PathBuf, target: &Location, options: &PublishOptions<'_>) -> Self {
         Self {
             folder,
             target: target.clone(),
-            durable,
-            monitor: monitor.clone(),
+            durable: options.durable,
+            keep_cached: options.keep_cached,
+            monitor: options.monitor.clone(),
             unsynced: Mutex::default(),
             linked_bytes: AtomicU64::new(0),
         }
@@ -135,9 +137,13 @@ impl Files {
     ) -> Result<FileWriter> {
         self.make_folders_to(&path)?;
         let small = (1..SYNC_LATER_LEN_MAX_BYTES).contains(&expected_len_bytes);
-        let durable = self.durable && !small;
-        let writer =
-            DirectWriter::create_with(&path, &WriteOptions { expected_len_bytes, checksums_from, durable })?;
+        let options = WriteOptions {
+            expected_len_bytes,
+            checksums_from,
+            durable: self.durable && !small,
+            keep_cached: self.keep_cached,
+        };
+        let writer = DirectWriter::create_with(&path, &options)?;
         if small {
             self.sync_later(path);
         }

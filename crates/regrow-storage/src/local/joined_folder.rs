@@ -45,7 +45,7 @@ impl SharedFolder {
         }
         Ok(Self {
             identity: Location::local(&folder).identity(),
-            files: Files::new(folder, target, options.durable, options.monitor),
+            files: Files::new(folder, target, &options),
             absolute: Location::local(absolute),
         })
     }

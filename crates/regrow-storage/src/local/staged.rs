@@ -122,7 +122,7 @@ impl Staged {
         };
         Ok(Self {
             stays: AtomicBool::new(own.has_beginning),
-            files: Files::new(data, &goal.target, options.durable, options.monitor),
+            files: Files::new(data, &goal.target, options),
             mode: options.mode,
             found_mode,
             wait: options.wait,

@@ -12,9 +12,9 @@
 //! ```
 //!
 //! Buffered writes with one fsync reach half of this speed (2.2 GB/s): they fill the page cache
-//! with pages that are not read again. If direct I/O is refused, the same writes are buffered. Then
-//! the write-back of each buffer starts at once, so that the fsync at the end has little to do. A
-//! file below 64 KiB is one ordinary write: no thread, no direct I/O.
+//! with pages that are not read again. If the caller wants these pages, or direct I/O is refused, the
+//! same writes are buffered. Then the write-back of each buffer starts at once, so that the fsync at
+//! the end has little to do. A file below 64 KiB is one ordinary write: no thread, no direct I/O.
 //!
 //! The expected length is reserved on disk first, so that a full disk is an error before the first
 //! write.
@@ -111,7 +111,10 @@ impl DirectWriter {
     /// `StorageFull`, `PermissionDenied`, `AlreadyExists`; `NotFound` if the folder does not exist.
     /// After an error no new file stays.
     pub fn create(path: &Path, expected_len_bytes: u64, checksums_from: u64) -> Result<Self> {
-        Self::create_with(path, &WriteOptions { expected_len_bytes, checksums_from, durable: true })
+        Self::create_with(
+            path,
+            &WriteOptions { expected_len_bytes, checksums_from, ..WriteOptions::default() },
+        )
     }
 
     /// The same as [`create`](Self::create), with all options.
@@ -144,7 +147,7 @@ impl DirectWriter {
             summed: 0,
             made: 0,
             idle: Vec::new(),
-            disk: Some(Disk::Here(Output::new(file))),
+            disk: Some(Disk::Here(Output::new(file, options.keep_cached))),
             failed: false,
             watch: Watch::default(),
             patches: Vec::new(),

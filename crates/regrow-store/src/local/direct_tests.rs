@@ -8,6 +8,8 @@ use super::*;
 use crate::FileWriter;
 use crate::buffer::ALIGN_BYTES;
 use crate::bytes::checksum::crc32c;
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
+use crate::monitor::IoPath;
 use crate::system::set_direct;
 
 const MIB: usize = 1 << 20;
@@ -36,8 +38,12 @@ fn any_length_arrives_whole() {
             for (expected, durable) in [(len, true), (0, false), (len * 2 + 70_000, false)] {
                 let path = folder.path().join(format!("{len}-{expected}-{durable}"));
                 let bytes = pattern(len);
-                let options =
-                    WriteOptions { expected_len_bytes: expected as u64, checksums_from: 4099, durable };
+                let options = WriteOptions {
+                    expected_len_bytes: expected as u64,
+                    checksums_from: 4099,
+                    durable,
+                    keep_cached: len % 2 == 1,
+                };
                 let mut writer = DirectWriter::create_with(&path, &options).unwrap();
                 writer.write(&bytes).unwrap();
                 assert_eq!(writer.offset_bytes(), len as u64);
@@ -94,7 +100,7 @@ fn uses_direct_io_where_the_disk_has_it() {
     let file = File::create_new(&path).unwrap();
     let offered = set_direct(&file, true).is_ok();
     set_direct(&file, false).unwrap();
-    let mut output = Output::new(file);
+    let mut output = Output::new(file, false);
     let mut buffer = Buffer::aligned().unwrap();
     buffer.bytes_mut()[..5].copy_from_slice(b"hello");
     output.write(&mut buffer, 5, 0).unwrap();
@@ -103,11 +109,64 @@ fn uses_direct_io_where_the_disk_has_it() {
     assert!(fs::read(&path).unwrap().starts_with(b"hello"));
 }
 
+/// The part of a file's pages that is in the page cache.
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
+fn cached_part(path: &Path) -> f64 {
+    let file = File::open(path).unwrap();
+    let cache = crate::system::PageCache::of(&file);
+    let pages: Vec<_> = (0..file.metadata().unwrap().len()).step_by(4096).collect();
+    let cached = pages.iter().filter(|&&at| cache.has_page(at).unwrap()).count();
+    cached as f64 / pages.len() as f64
+}
+
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
+#[test]
+fn keep_cached_leaves_the_file_in_the_page_cache() {
+    for folder in folders() {
+        for (len, durable) in [(70_000, true), (4 * MIB, true), (13 * MIB + 17, true), (13 * MIB, false)] {
+            let path = folder.path().join(format!("{len}-{durable}"));
+            let options = WriteOptions {
+                expected_len_bytes: len as u64,
+                durable,
+                keep_cached: true,
+                ..WriteOptions::default()
+            };
+            let monitor = Monitor::new();
+            let mut writer = DirectWriter::create_with(&path, &options).unwrap().watched(&monitor);
+            writer.write(&pattern(len)).unwrap();
+            writer.finish().unwrap();
+            assert!(cached_part(&path) > 0.95, "{}: {}", path.display(), cached_part(&path));
+            assert_eq!(monitor.io_path(), IoPath::PageCache);
+            assert!(fs::read(&path).unwrap() == pattern(len), "{}", path.display());
+        }
+    }
+}
+
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
+#[test]
+fn a_large_file_is_not_cached_by_default() {
+    for folder in folders() {
+        // On some file systems direct writes fail, and in memory they fill the cache.
+        let probe = folder.path().join("probe");
+        let file = File::create_new(&probe).unwrap();
+        let mut buffer = Buffer::aligned().unwrap();
+        buffer.bytes_mut().fill(1);
+        let is_direct = set_direct(&file, true).and_then(|()| file.write_all_at(buffer.bytes(), 0)).is_ok();
+        let bypasses_cache = is_direct && cached_part(&probe) < 0.05;
+
+        let path = folder.path().join("file");
+        let mut writer = DirectWriter::create(&path, 13 * MIB as u64, 0).unwrap();
+        writer.write(&pattern(13 * MIB)).unwrap();
+        writer.finish().unwrap();
+        assert_eq!(cached_part(&path) < 0.05, bypasses_cache, "{}", path.display());
+    }
+}
+
 #[test]
 fn a_refused_direct_write_is_repeated_buffered() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
-    let mut output = Output::new(File::create_new(&path).unwrap());
+    let mut output = Output::new(File::create_new(&path).unwrap(), false);
     let mut buffer = Buffer::aligned().unwrap();
     buffer.bytes_mut()[..5].copy_from_slice(b"hello");
     // A write at an odd offset fails with EINVAL, as on a device with larger blocks.

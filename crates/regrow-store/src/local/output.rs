@@ -1,4 +1,5 @@
-//! A file that takes whole buffers, by direct I/O if possible, otherwise buffered.
+//! A file that takes whole buffers: by direct I/O if possible, otherwise buffered. Buffered writes
+//! leave the file in the page cache, so a caller can also ask for them.
 //!
 //! The first write sets the flag for direct I/O on the open file, so small files never get it. If
 //! the file system accepts the flag but refuses the write, the flag is removed.
@@ -27,8 +28,9 @@ pub(super) enum Mode {
 }
 
 impl Output {
-    pub(super) fn new(file: File) -> Self {
-        Self { file, mode: Mode::Untried, monitor: Monitor::new(), len_bytes: 0 }
+    pub(super) fn new(file: File, keep_cached: bool) -> Self {
+        let mode = if keep_cached { Mode::Buffered } else { Mode::Untried };
+        Self { file, mode, monitor: Monitor::new(), len_bytes: 0 }
     }
 
     pub(super) fn watched(&mut self, monitor: Monitor) {

@@ -72,6 +72,7 @@ pub(super) fn how_published(options: &SaveOptions) -> PublishOptions<'_> {
         wait: options.wait,
         mode: None,
         durable: !options.not_durable,
+        keep_cached: options.keep_cached,
         monitor: &options.monitor,
     }
 }

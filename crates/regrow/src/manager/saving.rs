@@ -136,6 +136,7 @@ impl Manager {
         let items = ItemsOptions {
             overwrite: self.run.may_replace(due),
             not_durable: save.not_durable,
+            keep_cached: save.keep_cached,
             custom_metadata,
             monitor: save.monitor.clone(),
             job: save.job.clone(),

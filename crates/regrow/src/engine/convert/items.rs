@@ -121,6 +121,7 @@ impl PlannedItems {
             ItemsOptions {
                 overwrite: options.overwrite,
                 not_durable: options.not_durable,
+                keep_cached: options.keep_cached,
                 v1: options.layout.item_form(false)?.is_v1,
                 custom_metadata,
                 base: options.base.clone(),

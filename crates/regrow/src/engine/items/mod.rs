@@ -77,6 +77,8 @@ pub struct ItemsOptions {
     pub keeps_others: bool,
     /// Do not sync to disk. This is faster, but the checkpoint may be lost in a power cut.
     pub not_durable: bool,
+    /// As [`SaveOptions::keep_cached`], for all files of the checkpoint.
+    pub keep_cached: bool,
     /// Use the form of Orbax' v1 API: its marker, and its names of handlers and JSON files.
     pub v1: bool,
     /// With `v1`: the checkpoint is a step in a folder of steps, for which Orbax writes other
@@ -180,6 +182,7 @@ impl ItemsSave {
             overwrite,
             keeps_others,
             not_durable,
+            keep_cached,
             v1,
             of_step,
             custom_metadata,
@@ -193,6 +196,7 @@ impl ItemsSave {
             overwrite,
             keeps_others,
             not_durable,
+            keep_cached,
             wait,
             monitor,
             job,
