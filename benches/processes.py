@@ -119,8 +119,9 @@ def helping(setting: Setting) -> None:
     """`regrow --help` by the program and by Python, beside Python alone, from the start of the
     process to its end.
     """
+    script = "import sys; from regrow.__main__ import main; sys.exit(main())"  # as pip writes it
     commands = {
-        OURS: [sys.executable, "-m", "regrow", "--help"],
+        OURS: [sys.executable, "-c", script, "--help"],
         "the program": [str(command()), "--help"],
         "python": [sys.executable, "-c", "pass"],
     }

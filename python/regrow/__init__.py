@@ -19,14 +19,14 @@ Loading never runs code from a file and never imports a class that a file names.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 from . import _native
-from . import errors as errors
-from ._errors import RegrowError
+
+# As `typing.TYPE_CHECKING`, but importing `typing` takes longer than all of this module.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from . import errors as errors
     from . import handlers as handlers
     from . import jobs as jobs
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ._core._cache import Cache
     from ._core._location import Location
     from ._core._options import Options, options
+    from ._errors import RegrowError
     from ._load._checkpoint import Checkpoint
     from ._load._open import load, load_into, open, overview, verify
     from ._manager._manager import Manager
@@ -88,13 +89,14 @@ __all__ = [
     "verify",
 ]
 
-# Functions, and all names that need NumPy, are imported at their first use: importing NumPy takes
-# ten times as long as everything above. The modules they come from import the types in their
+# All names are imported at their first use: importing NumPy takes ten times as long as this module,
+# and the command needs none of them. The modules they come from import the types in their
 # annotations, so `typing.get_type_hints` works.
 _HOMES = {
     "_core._cache": ("Cache",),
     "_core._location": ("Location",),
     "_core._options": ("Options", "options"),
+    "_errors": ("RegrowError",),
     "_load._checkpoint": ("Checkpoint",),
     "_load._open": ("load", "load_into", "open", "overview", "verify"),
     "_manager._manager": ("Manager",),
@@ -118,6 +120,8 @@ _MODULES = ("errors", "handlers", "jobs", "layouts", "protect", "reports")
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
+        import importlib
+
         if name in _MODULES:
             return importlib.import_module(f".{name}", __name__)
         home = next((home for home, names in _HOMES.items() if name in names), None)

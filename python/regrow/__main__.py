@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from . import _native
+
+# The built-in part of `signal`, which is loaded in every Python. `signal` makes classes with `enum`,
+# and importing them takes longer than the command itself.
+import _signal as signal  # type: ignore[import-not-found]  # isort: skip
 
 
 def main() -> int:

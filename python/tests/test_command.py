@@ -94,13 +94,17 @@ def test_an_interrupt_ends_it_as_it_ends_a_program(tmp_path: Path) -> None:
         assert process.wait(60) == -signal.SIGINT
 
 
-def test_help_imports_nothing_that_is_heavy() -> None:
+def test_help_imports_nothing_but_the_engine() -> None:
     code = "import sys, regrow.__main__ as m; sys.argv = ['regrow', '--help']; m.main(); print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     *help_lines, modules = done.stdout.splitlines()
     assert help_lines[0].startswith("Look into pytree checkpoints")
-    heavy = {"numpy", "ml_dtypes", "jax", "importlib.metadata", "inspect", "asyncio", "dataclasses"}
-    assert not heavy & set(modules.split())
+    # Python itself imports a few modules at its start. Everything else takes time.
+    bare = subprocess.run(
+        [sys.executable, "-c", "import sys; print(*sorted(sys.modules))"], capture_output=True, text=True, check=True
+    )
+    added = set(modules.split()) - set(bare.stdout.split())
+    assert added == {"__future__", "regrow", "regrow.__main__", "regrow._native"}
 
 
 def test_version_tells_of_the_build() -> None:
