@@ -392,10 +392,12 @@ bench-processes: develop-release ## Sharded saves and restores by 1, 2 and 4 pro
 	printf '==> %s\n' "one replica reads for all: $(BENCH_OUT)/replicas/results.md"
 	$(BIN)/python benches/replicas.py --out $(BENCH_OUT)/replicas
 
-guard: rust-prerequisites ## Instruction counts of the fixed-cost paths against benches/guard.json (needs valgrind)
+guard: develop ## Instruction counts of the fixed-cost paths against benches/guard*.json (needs valgrind)
 	$(SAY) "instruction counts"
 	$(CARGO) build --quiet --locked $(RUST_TESTED) --example guard
 	$(PYTHON) benches/guard.py $(GUARD)
+	printf '==> %s\n' "instruction counts of the Python package"
+	$(BIN)/python benches/guard_front.py $(GUARD)
 
 # Of an hour, all targets have the same.
 FUZZ_SECONDS ?= 60

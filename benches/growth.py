@@ -1,25 +1,30 @@
-"""What a byte and what a leaf costs at 1x, 4x and 16x the size: flat, if nothing grows faster
-than data.
+"""What a byte, a leaf and a step cost as their number grows: flat, if nothing grows faster than
+data. Memory is measured in a process of its own.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from limits import Limit
 from measure import LIMIT, OURS, Clock, Turn, bring_into_page_cache, interleave
+from processes import CHILD, extra_memory
 from setting import MIB, Setting, remove
 from workloads import Tree, like, of_bytes, of_leaves
 
-BYTES, LEAVES = "growth in bytes", "growth in leaves"
+BYTES, LEAVES, STEPS = "growth in bytes", "growth in leaves", "growth in steps"
 SAVE, INTO, LOAD, OPEN = "save", "load into", "load", "open"
+START, NEXT = "start of a manager", "next step"
+MEMORY = "extra memory"
 
 
 def growing(setting: Setting) -> None:
-    """All three sizes in every round. A sample is in seconds a GiB, and in microseconds a leaf."""
+    """All sizes in every round. A sample is in seconds a GiB, and in microseconds a leaf or step."""
     with setting.room("growth") as room:
         turns = []
         for len_bytes in setting.scale.growth_bytes:
@@ -29,6 +34,15 @@ def growing(setting: Setting) -> None:
         for leaf_count in setting.scale.growth_leaves:
             turns.append(Turn(f"{leaf_count}", _leaves(room, of_leaves(leaf_count), leaf_count)))
         _run(setting, LEAVES, turns)
+        turns = []
+        for step_count in setting.scale.growth_steps:
+            _write_steps(room / f"steps-{step_count}", step_count)
+            turns.append(Turn(f"{step_count}", _steps(room / f"steps-{step_count}", step_count)))
+        _run(setting, STEPS, turns)
+        for len_bytes in setting.scale.growth_bytes:
+            _memory(setting, room, BYTES, f"bytes {len_bytes}", f"{len_bytes // MIB}")
+        for leaf_count in setting.scale.growth_leaves:
+            _memory(setting, room, LEAVES, f"leaves {leaf_count}", f"{leaf_count}")
 
 
 def _run(setting: Setting, name: str, turns: list[Turn]) -> None:
@@ -86,3 +100,43 @@ def _per(clock: Clock, operation: str, who: str, unit: str, scale: float, action
     seconds = time.perf_counter() - begin
     del result
     clock.keep(operation, seconds / scale, unit, who)
+
+
+def _write_steps(root: Path, step_count: int) -> None:
+    """Steps of one small leaf with metrics, made as links to the files of the first one."""
+    import regrow
+
+    with regrow.Manager(root) as manager:
+        manager.save(0, {"w": np.zeros(4)}, metrics={"loss": 1.0})
+    first = root / "0"
+    for step in range(1, step_count):
+        for file in (file for file in first.rglob("*") if file.is_file()):
+            link = root / str(step) / file.relative_to(first)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.hardlink_to(file)
+
+
+def _steps(root: Path, step_count: int) -> Callable[[Clock], None]:
+    import regrow
+
+    scale = step_count / 1e6
+
+    def run(clock: Clock) -> None:
+        who = f"{step_count}"
+        managers = []
+        _per(clock, START, who, "us/step", scale, lambda: managers.append(regrow.Manager(root)))
+        with managers[0] as manager:
+            assert manager.latest == step_count - 1
+            clock.time(NEXT, lambda: manager.save(step_count, {"w": np.zeros(4)}, metrics={"loss": 1.0}), who)
+        remove(root / f"{step_count}")
+
+    return run
+
+
+def _memory(setting: Setting, room: Path, name: str, workload: str, size: str) -> None:
+    """What a save and a load need beyond the tree: once each, because it does not vary."""
+    for task in (SAVE, LOAD):
+        found = extra_memory([sys.executable, str(CHILD), str(room / OURS), workload, OURS, task])
+        if found is not None:
+            Clock(setting.samples, name, size, 1).keep(f"{MEMORY}, {task}", found[0], "bytes", who=size)
+    remove(room / OURS)

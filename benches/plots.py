@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from growth import BYTES, LEAVES
+from growth import BYTES, LEAVES, MEMORY, NEXT, STEPS
 from measure import LIMIT, OURS, Sample, Samples
 from operations import COLD, INTO, SAVE, WARM
 from processes import EXTRA
@@ -115,12 +115,15 @@ def _ratios(samples: Samples, operation: str, out: Path) -> Path | None:
 
 
 def _growth(samples: Samples, out: Path) -> Path | None:
-    """Curves: what a byte and a leaf costs, from 1x to 16x."""
-    pairs = [pair for pair in samples.pairs() if pair[1] in (BYTES, LEAVES)]
+    """Curves: what a byte, a leaf and a step cost as their number grows."""
+    kinds = {BYTES: ("MiB", "s / GiB"), LEAVES: ("leaves", "µs / leaf"), STEPS: ("steps", "µs / step")}
+    pairs = [
+        pair for pair in samples.pairs() if pair[1] in kinds and not pair[0].startswith(MEMORY) and pair[0] != NEXT
+    ]
     if not pairs:
         return None
-    figure, both = _figure(3, columns=2)
-    for axes, kind, unit in ((both[0], BYTES, "MiB"), (both[1], LEAVES, "leaves")):
+    figure, all_axes = _figure(3, columns=3)
+    for axes, (kind, (unit, label)) in zip(all_axes, kinds.items(), strict=True):
         for operation, workload in pairs:
             if workload != kind:
                 continue
@@ -132,10 +135,10 @@ def _growth(samples: Samples, out: Path) -> Path | None:
                 ]
                 if points:
                     axes.plot(*zip(*sorted(points), strict=True), style, label=f"{prefix}{operation}")
-        axes.set_xlim(left=0)
-        axes.set_ylim(bottom=0)
+        axes.set_xscale("log")
+        axes.set_yscale("log" if kind != BYTES else "linear")
         axes.set_xlabel(unit)
-        axes.set_ylabel("s / GiB" if kind == BYTES else "µs / leaf")
+        axes.set_ylabel(label)
         axes.legend(fontsize=8, frameon=False)
     return _saved(figure, out / "growth.png")
 

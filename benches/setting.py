@@ -60,8 +60,9 @@ class Scale:
     """Of the names of workloads: gpt2_adam@1GiB."""
     slice_bytes: int
     """The leaf that a slice is read of."""
-    growth_bytes: tuple[int, int, int]
-    growth_leaves: tuple[int, int, int]
+    growth_bytes: tuple[int, ...]
+    growth_leaves: tuple[int, ...]
+    growth_steps: tuple[int, ...]
     chunked_max: int
     """Beyond so many leaves Orbax and TensorStore do not take part."""
     is_quick: bool
@@ -91,8 +92,9 @@ SCALES = {
             2,
             "0.25GiB",
             256 * MIB,
-            (8 * MIB, 32 * MIB, 128 * MIB),
-            (6_250, 25_000, 100_000),
+            (8 * MIB, 64 * MIB, 512 * MIB),
+            (1_000, 10_000, 100_000),
+            (10, 100, 1_000),
             2_000,
             True,
             2 * GIB,
@@ -102,8 +104,9 @@ SCALES = {
             5,
             "1GiB",
             4 * GIB,
-            (64 * MIB, 256 * MIB, 1024 * MIB),
-            (6_250, 25_000, 100_000),
+            (16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB),
+            (10, 100, 1_000, 10_000, 100_000, 1_000_000),
+            (10, 100, 1_000, 10_000),
             20_000,
             False,
             9 * GIB,
@@ -113,8 +116,9 @@ SCALES = {
             5,
             "4GiB",
             4 * GIB,
-            (256 * MIB, 1024 * MIB, 4096 * MIB),
-            (62_500, 250_000, 1_000_000),
+            (64 * MIB, 256 * MIB, 1024 * MIB, 4096 * MIB),
+            (10, 100, 1_000, 10_000, 100_000, 1_000_000),
+            (10, 100, 1_000, 10_000),
             20_000,
             False,
             14 * GIB,

@@ -95,7 +95,10 @@ INTEGERS = frozenset("int1 uint1 int2 uint2 int4 uint4".split())
 
 
 def build(workload: str) -> Tree:
-    """The workload as nested dicts of NumPy arrays."""
+    """The workload as nested dicts of NumPy arrays; also `bytes N` and `leaves N`."""
+    kind, _, number = workload.partition(" ")
+    if number:
+        return {"bytes": of_bytes, "leaves": of_leaves}[kind](int(number))
     return nest(expand(shapes()[workload]))
 
 
