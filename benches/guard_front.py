@@ -48,7 +48,7 @@ def main() -> None:
     if valgrind is None:
         sys.exit("guard: valgrind is not on PATH; on Debian and Ubuntu: apt install valgrind")
     versions = f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}"
-    expected = json.loads(FILE.read_text())
+    expected = json.loads(FILE.read_text()) if FILE.is_file() else {"versions": "no run"}
     if not arguments.update and expected["versions"] != versions:
         print(f"guard: the counts of the Python package are of {expected['versions']}; this is {versions}")
         return

@@ -319,10 +319,13 @@ fn cannot_show(py: Python<'_>, error: PyErr, shape: &Shape, path: &KeyPath) -> P
 }
 
 fn descriptor<'py>(py: Python<'py>, dtype: Dtype) -> PyResult<&'py Bound<'py, PyArrayDescr>> {
-    static ALL: PyOnceLock<Vec<Py<PyArrayDescr>>> = PyOnceLock::new();
-    let all = ALL.get_or_try_init(py, || py.import("regrow._leaves")?.getattr("DTYPES")?.extract())?;
-    let found = all.get(dtype as usize).map(|descriptor| descriptor.bind(py));
-    found.ok_or_else(|| Error::unsupported(format!("NumPy has no dtype {dtype}"))).or_raise()
+    static ALL: PyOnceLock<Vec<PyOnceLock<Py<PyArrayDescr>>>> = PyOnceLock::new();
+    let all = ALL.get_or_init(py, || Dtype::all().map(|_| PyOnceLock::new()).collect());
+    let known = all.get(dtype as usize);
+    let known = known.ok_or_else(|| Error::unsupported(format!("NumPy has no dtype {dtype}"))).or_raise()?;
+    // The first of some dtypes imports ml_dtypes.
+    let found = || Ok(py.import("regrow._leaves")?.getattr("DTYPES")?.get_item(dtype as usize)?.extract()?);
+    known.get_or_try_init(py, found).map(|descriptor| descriptor.bind(py))
 }
 
 /// Metadata of leaves: their kinds, dtypes, shapes and stored names.

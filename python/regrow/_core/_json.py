@@ -5,7 +5,6 @@ NaN, infinities and integers of any length are allowed. NumPy's numbers become P
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,8 @@ def text(name: str, value: Any) -> str:
     Raises:
         InvalidArgumentError: for a value that JSON cannot express, with its key.
     """
+    import json
+
     try:
         return json.dumps(value, default=_number)
     except (TypeError, ValueError, RecursionError) as error:
@@ -36,6 +37,8 @@ def _number(value: Any) -> Any:
 
 def _first_refused(value: Any) -> str:
     """The keys of the first value that JSON cannot represent: ``["a"][0]``."""
+    import json
+
     children: Any = ()
     if isinstance(value, Mapping):
         children = value.items()

@@ -14,7 +14,6 @@ Values of options can be secrets: no message and no `repr` shows one.
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 import re
@@ -312,6 +311,8 @@ def _text(value: Any) -> str | None:
 
 
 def _json(name: str, value: Mapping[Any, Any], where: str) -> str:
+    import json
+
     try:
         return json.dumps(dict(value))
     except (TypeError, ValueError, RecursionError):

@@ -7,14 +7,33 @@ from typing import Any, Self, dataclass_transform
 
 @dataclass_transform(kw_only_default=True)
 class Record:
-    """A dataclass of keywords that compiles no source when its module is imported: the import of
+    """A dataclass that compiles no source when its module is imported: the import of a
     `dataclasses.dataclass` with ten fields takes half a millisecond. Do not change the fields of a
     record.
+
+    `kw_only` and `frozen` are those of a dataclass. A record without defaults for all fields checks
+    nothing: only our own code makes it.
     """
 
-    def __init__(self, **fields: Any) -> None:
+    _is_frozen = False
+    _is_kw_only = True
+
+    def __init_subclass__(cls, *, kw_only: bool = True, frozen: bool = False) -> None:
+        """Sets how records of this class are made."""
+        cls._is_frozen, cls._is_kw_only = frozen, kw_only
+
+    def __init__(self, *values: Any, **fields: Any) -> None:
         """Sets the fields. The others have the defaults of the class."""
-        unknown = fields.keys() - self.__annotations__.keys()
+        names = self.__annotations__
+        if values:
+            if self._is_kw_only or len(values) > len(names):
+                most = 0 if self._is_kw_only else len(names)
+                raise TypeError(f"{type(self).__name__} takes {most} positional arguments, found {len(values)}")
+            given = dict(zip(names, values, strict=False))
+            for name in given.keys() & fields.keys():
+                raise TypeError(f"{type(self).__name__} got the field {name} twice")
+            fields = given | fields
+        unknown = fields.keys() - names.keys()
         if unknown:
             raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
         self.__dict__.update(fields)
@@ -23,10 +42,23 @@ class Record:
         """The same record with other values of these fields."""
         return type(self)(**(self.__dict__ | changes))
 
+    __replace__ = replaced
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._is_frozen:
+            raise AttributeError(f"{type(self).__name__} cannot be changed: make another one with {name}=...")
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__annotations__)
+        return f"{type(self).__name__}({fields})"
+
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in self.__annotations__)
 
     def __hash__(self) -> int:
+        if self._is_frozen:
+            return hash(tuple(getattr(self, name) for name in self.__annotations__))
         return id(self)

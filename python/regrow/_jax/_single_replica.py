@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from .._core import _arguments
+from .._core._record import Record
 
 
-@dataclass(frozen=True)
-class SingleReplica:
+class SingleReplica(Record, kw_only=False, frozen=True):
     """Which replica of a mesh reads for the others, for `regrow.load`.
 
     A mesh of devices ``("data", "model")`` has as many replicas of a model as ``data`` is long. All

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from .. import _native
 from .._core import _arguments
 from .._core._location import StrPath
+from .._core._record import Record
 from .._errors import RegrowError
 from ._coordination import Coordinator, Session, coordinator
 
@@ -17,8 +17,7 @@ NativeJob = tuple[Coordinator, tuple[float, str | None]]
 """A job in the form of the native half: a coordinator, the time-out, and the prefix."""
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Record, kw_only=False, frozen=True):
     """The processes that save or load one checkpoint together. Each process saves the shards that
     it holds.
 

@@ -10,7 +10,6 @@ A process that fails tells the others at once, and they end with its error, as i
 from __future__ import annotations
 
 import contextlib
-import json
 import platform
 from collections.abc import Callable
 from types import TracebackType
@@ -99,6 +98,8 @@ class Together:
         return done[0]
 
     def _ranks_of_this_host(self, session: Session) -> list[int]:
+        import json
+
         hosts = session.gather("host", host().encode())
         told = b"" if hosts is None else json.dumps([name.decode() for name in hosts]).encode()
         names = json.loads(session.broadcast("hosts", told))

@@ -8,18 +8,16 @@ loaded leaves, the native half returns read-only views and text, and this module
 from __future__ import annotations
 
 import enum
-import json
 import re
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
-import ml_dtypes
 import numpy as np
 
 from .. import _native
-from .._core._dtypes import DTYPE_NUMBERS as DTYPE_NUMBERS
 from .._core._dtypes import DTYPES as DTYPES
+from .._core._dtypes import dtype_numbers as dtype_numbers
 from .._core._duck import has
 from .._core._enums import is_plain_member, plain
 from .._errors import CorruptError, InvalidArgumentError, LeafTypeError, RegrowError, UnsupportedError, failure
@@ -93,7 +91,7 @@ def to_native(flat: Flat, replica_parallel: bool = False) -> LeafColumns:
 
     found = _jax_hooks()
     jax_hooks = None if found is None else (*found, known_placement)
-    hooks = (_KINDS, DTYPE_NUMBERS, other, _shows_memory, known_sharding, jax_hooks)
+    hooks = (_KINDS, dtype_numbers(), other, _shows_memory, known_sharding, jax_hooks)
     return LeafColumns(*_native.leaf_columns(flat.leaves, hooks))
 
 
@@ -148,7 +146,7 @@ def tell(
     else:
         kind, value = _from_other(leaf, flat, at, notes)
     if isinstance(value, np.ndarray) and (kind == NUMPY_ARRAY or kind == NUMPY_SCALAR):
-        if value.dtype in DTYPE_NUMBERS:
+        if value.dtype in dtype_numbers():
             pass
         elif value.dtype.hasobject or is_numpys_alone(value.dtype):
             is_scalar = kind == NUMPY_SCALAR
@@ -215,12 +213,8 @@ def _from_torch(leaf: Any, flat: Flat, at: int, tensors: _tensors.Teller) -> _te
         return _refuse(flat, at, refused.what, refused.help)
 
 
-_ML_OTHERS = frozenset(
-    np.dtype(getattr(ml_dtypes, name))
-    for name in ("int1", "uint1", "complex32", "bcomplex32")
-    if hasattr(ml_dtypes, name)
-)
-"""Dtypes of ml_dtypes that have no number in the engine. They are stored by name, because their npy
+_ML_OTHERS = frozenset(("int1", "uint1", "complex32", "bcomplex32"))
+"""Names of dtypes of ml_dtypes that have no number in the engine. They are stored by name, because their npy
 text names no dtype.
 """
 
@@ -233,9 +227,9 @@ def is_numpys_alone(dtype: np.dtype[Any]) -> bool:
     """Whether arrays of this dtype are stored as bytes, with the name of the dtype beside the
     bytes.
     """
-    if dtype in DTYPE_NUMBERS or dtype.hasobject:
+    if dtype in dtype_numbers() or dtype.hasobject:
         return False
-    return dtype.char in _OTHER_CHARS or dtype in _ML_OTHERS
+    return dtype.char in _OTHER_CHARS or dtype.name in _ML_OTHERS
 
 
 def _from_other_dtype(value: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[int, Any]:
@@ -245,7 +239,7 @@ def _from_other_dtype(value: Any, flat: Flat, at: int, notes: dict[int, str]) ->
     if value.dtype.hasobject:
         _refuse_dtype(value, flat, at, "convert it to an array of numbers or text")
     try:
-        descr = value.dtype.name if value.dtype in _ML_OTHERS else np.lib.format.dtype_to_descr(value.dtype)
+        descr = value.dtype.name if value.dtype.name in _ML_OTHERS else np.lib.format.dtype_to_descr(value.dtype)
     except ValueError:
         _refuse_dtype(
             value, flat, at, "give its fields offsets that follow each other: numpy.lib.recfunctions.repack_fields"
@@ -329,6 +323,8 @@ def _from_jax(leaf: Any, flat: Flat, at: int, notes: dict[int, str], replica_par
 
 def _sharding_text(sharding: Any, texts: dict[Any, str | None]) -> str | None:
     """A sharding as Orbax' JSON; `None` if Orbax cannot write it either."""
+    import json
+
     if sharding in texts:
         return texts[sharding]
     jax = sys.modules["jax"]
@@ -476,6 +472,8 @@ def dtype_of_descr(descr: Any) -> np.dtype[Any]:
     while pending:
         part = pending.pop()
         if isinstance(part, str):
+            import ml_dtypes
+
             is_type = _TYPE_STRING.fullmatch(part) or isinstance(getattr(ml_dtypes, part, None), type)
             if not (is_type or part in np.sctypeDict):
                 raise ValueError(f"{part!r} is not a type string")
@@ -519,4 +517,4 @@ _FINISH: dict[int, Callable[[Any, str | None], Any]] = {
 
 # The first call initialises the native half. Make this call now, before there are threads: if the
 # process forked during the initialisation, locks would stay locked in the child.
-_native.leaf_columns([np.zeros(1), np.float32(1), 1, 1.0, "", b""], (_KINDS, DTYPE_NUMBERS, None, None, None, None))
+_native.leaf_columns([np.zeros(1), np.float32(1), 1, 1.0, "", b""], (_KINDS, dtype_numbers(), None, None, None, None))

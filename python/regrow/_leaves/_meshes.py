@@ -12,7 +12,6 @@ only computes: it uses no device, no process and no framework.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -131,6 +130,8 @@ def named_sharding(spec: tuple[tuple[int, ...], ...], names: Sequence[str], ids:
         names: Of the axes of the mesh.
         ids: Numbers of the processes, as lists in lists, one for each axis of the mesh.
     """
+    import json
+
     entries: list[Any] = [[names[axis] for axis in axes] for axes in spec]
     shape, level = [], ids
     while isinstance(level, list):

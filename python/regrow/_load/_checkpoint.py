@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import EllipsisType
@@ -117,6 +116,8 @@ class Leaf:
     @property
     def sharding(self) -> Any:
         """The sharding at the time of the save, as Orbax' JSON. A read does not need it."""
+        import json
+
         text = self._native.info(self._at)[2]
         return None if text is None else json.loads(text)
 
@@ -528,6 +529,8 @@ class VerifyReport(NamedTuple):
 
 
 def _from_json(text: str | None) -> Any:
+    import json
+
     return None if text is None else json.loads(text)
 
 

@@ -15,7 +15,7 @@ from .._core._requests import LoadRequest
 from .._errors import InvalidArgumentError, LeafTypeError, MismatchError, NotFoundError, failure
 from .._jax._replicas import Replicas
 from .._jax._shardings import JaxArrays, Target, shardings_by_leaf
-from .._leaves._columns import DTYPE_NUMBERS, DTYPES, JAX_ARRAY, NUMPY_ARRAY, PRNG_KEY, LoadedLeaves, from_native
+from .._leaves._columns import DTYPES, JAX_ARRAY, NUMPY_ARRAY, PRNG_KEY, LoadedLeaves, dtype_numbers, from_native
 from .._save._writing import casts
 from .._torch._fill import TorchTensors
 from .._torch._tensors import is_tensor
@@ -293,7 +293,8 @@ def load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
     # The engine fills plain numbers. NumPy handles other dtypes, swapped bytes and gaps with the
     # copy below.
     outs = [
-        leaf if leaf.dtype in DTYPE_NUMBERS and template.is_wanted(at) else None for at, leaf in enumerate(flat.leaves)
+        leaf if leaf.dtype in dtype_numbers() and template.is_wanted(at) else None
+        for at, leaf in enumerate(flat.leaves)
     ]
     request = LoadRequest(
         casts=wishes.casts,

@@ -8,7 +8,6 @@ function in an Equinox module, `...`) stays as the template has it.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +20,6 @@ from .._core._enums import is_plain_member, plain
 from .._errors import MismatchError, NotFoundError, UnsupportedError, failure
 from .._jax._shardings import Target, impl_of, sharding_of, weak_number
 from .._leaves._columns import (
-    DTYPE_NUMBERS,
     NUMPY_OTHER,
     NUMPY_OTHER_SCALAR,
     PLACEHOLDER,
@@ -30,6 +28,7 @@ from .._leaves._columns import (
     STR,
     UNKNOWN,
     LoadedLeaves,
+    dtype_numbers,
     is_numpys_alone,
     is_prng_key,
     numpy_other,
@@ -69,6 +68,8 @@ class Template:
     """A tree into which a load restores."""
 
     def __init__(self, like: Any, only: Sequence[str] = (), handlers: LeafRegistry | None = None) -> None:
+        import json
+
         self.flat: Flat = flatten(like, handlers)
         self._jax: dict[int, Any] = {}
         """The positions of JAX arrays, with the template's array or description."""
@@ -83,7 +84,7 @@ class Template:
         self._resized: set[int] = set()
         """Leaves whose shape may differ from the stored shape."""
         leaves = self.flat.leaves
-        self._native_leaves, self.others = _native.template_leaves(leaves, DTYPE_NUMBERS, self._wanted)
+        self._native_leaves, self.others = _native.template_leaves(leaves, dtype_numbers(), self._wanted)
         """The requests of leaves that are no plain arrays: `None` for a leaf that no checkpoint can
         hold.
         """
@@ -281,15 +282,15 @@ class Template:
         if isinstance(leaf, str) and not isinstance(leaf, np.generic):
             return Wanted(None, None, lambda value, _at: _text(value))
         if cls is bytes:
-            return Wanted(DTYPE_NUMBERS[np.dtype(np.uint8)], None, lambda value, _at: bytes(_array(value)))
+            return Wanted(dtype_numbers()[np.dtype(np.uint8)], None, lambda value, _at: bytes(_array(value)))
         if cls is PrngKey:
             return Wanted(
                 self._number_of(leaf.data.dtype, at),
                 tuple(leaf.data.shape),
                 lambda value, _at: PrngKey(_array(value), leaf.impl),
             )
-        if isinstance(leaf, np.generic) and leaf.dtype in DTYPE_NUMBERS:
-            return Wanted(DTYPE_NUMBERS[leaf.dtype], (), lambda value, _at: _array(value)[()])
+        if isinstance(leaf, np.generic) and leaf.dtype in dtype_numbers():
+            return Wanted(dtype_numbers()[leaf.dtype], (), lambda value, _at: _array(value)[()])
         if _tensors.is_tensor(leaf):
             return self._wanted_torch(leaf, at)
         dtype, shape = own_attribute(leaf, "dtype"), own_attribute(leaf, "shape")
@@ -361,7 +362,7 @@ class Template:
         return Wanted(None, None, make)
 
     def _number_of(self, dtype: np.dtype[Any], at: int) -> int:
-        number = DTYPE_NUMBERS.get(_in_order(dtype))
+        number = dtype_numbers().get(_in_order(dtype))
         if number is None:
             path = path_text(self.flat.structure, at)
             help = "use an array of numbers, or `...` to skip the leaf"

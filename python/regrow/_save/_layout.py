@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,16 +15,18 @@ CHUNKING = ("chunk_byte_size", "shard_axes", "write_chunk_shape", "read_chunk_sh
 """The options of one leaf in `per_leaf`."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The base class of all layouts, with their options."""
+    """The base class of all layouts. Each is a dataclass of its options."""
 
     name: ClassVar[str]
 
     def _given(self) -> dict[str, Any]:
         """The options that differ from their defaults."""
+        from dataclasses import fields
+
         given = {}
-        for each in fields(self):
+        options: Any = self
+        for each in fields(options):
             value = getattr(self, each.name)
             default = each.default_factory() if callable(each.default_factory) else each.default
             if value is not default and value != default:
@@ -35,6 +35,8 @@ class Layout:
 
     def _json(self) -> str:
         """The options as JSON for the engine."""
+        import json
+
         texts = []
         for name, value in self._given().items():
             if name == "per_leaf":

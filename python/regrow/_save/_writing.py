@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from .. import _native
@@ -110,6 +109,8 @@ def casts(cast: Any, lossy: Any = False) -> Casts:
 
 def dtype_name(dtype: Any) -> str:
     """The name of a dtype to which arrays are cast, from NumPy or ml_dtypes."""
+    import ml_dtypes
+
     name = dtype if isinstance(dtype, str) and hasattr(ml_dtypes, dtype) else None
     try:
         # NumPy interprets `None` as float64.

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import _native
 from .._core._dtypes import DTYPES
 from .._errors import LimitError, failure
 from .._leaves._meshes import AxisCut, Piece, Placed, Unknown, named_sharding
@@ -76,7 +77,7 @@ element in each byte.
 def _dtypes() -> dict[Any, int]:
     """The number of each dtype of torch: that of the dtype with the same name."""
     torch = sys.modules["torch"]
-    names = ((number, dtype.name) for number, dtype in enumerate(DTYPES) if dtype.name not in _PACKED)
+    names = ((number, name) for number, name in enumerate(_native.DTYPES) if name not in _PACKED)
     known = ((number, getattr(torch, name, None)) for number, name in names)
     return {dtype: number for number, dtype in known if isinstance(dtype, torch.dtype)}
 

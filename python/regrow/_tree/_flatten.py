@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import collections
 import copy
-import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -187,7 +186,7 @@ def _open_node(node: Node, _trail: list[str | int]) -> Opened:
 
 
 def _open_dataclass(node: Any, _trail: list[str | int]) -> Opened:
-    names = [field.name for field in dataclasses.fields(node)]
+    names = [field.name for field in sys.modules["dataclasses"].fields(node)]
 
     def rebuild(children: list[Any]) -> Any:
         # Copy the object without calling `__init__`: a field may have init=False, or
@@ -215,9 +214,8 @@ def _open_registered(node: Any, trail: list[str | int]) -> Opened:
 
     entries, definition = tree_util.tree_flatten_with_path(node, is_leaf=is_child)
     kinds, keys = _jax_keys([path[0] for path, _ in entries], trail)
-    is_dataclass = dataclasses.is_dataclass(node)
     return Opened(
-        DATACLASS if is_dataclass else CUSTOM,
+        DATACLASS if _is_dataclass(type(node)) else CUSTOM,
         bytes(kinds),
         keys,
         [child for _, child in entries],
@@ -267,9 +265,12 @@ def _opener_for(node: Any) -> Callable[[Any, list[str | int]], Opened] | None:
             return None
         if jax.tree_util.default_registry.flatten_one_level(node) is not None:
             return _open_registered
-    if dataclasses.is_dataclass(cls):
-        return _open_dataclass
-    return None
+    return _open_dataclass if _is_dataclass(cls) else None
+
+
+def _is_dataclass(cls: type[Any]) -> bool:
+    """Whether a class is a dataclass: then the program has imported their module."""
+    return hasattr(cls, "__dataclass_fields__")
 
 
 def _flax_opener_for(node: Any) -> Callable[[Any, list[str | int]], Opened] | None:

@@ -11,12 +11,12 @@ import keyword
 import operator
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from .._core._record import Record
 from .._text import printable
 
 
@@ -157,8 +157,7 @@ def type_name_of(node: Node) -> str:
     return str(object.__getattribute__(node, "_type_name"))
 
 
-@dataclass(frozen=True, eq=False)
-class PrngKey:
+class PrngKey(Record, kw_only=False, frozen=True):
     """A typed JAX PRNG key, without JAX: its data, and the name of its implementation."""
 
     data: np.ndarray[Any, Any]
@@ -181,8 +180,7 @@ class PrngKey:
     __hash__ = None  # type: ignore[assignment]
 
 
-@dataclass(frozen=True)
-class UnknownLeaf:
+class UnknownLeaf(Record, kw_only=False, frozen=True):
     """A leaf that another program's type handler wrote. It has a name, and is not decoded."""
 
     type_name: str

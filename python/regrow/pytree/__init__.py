@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TextIO
 
+import ml_dtypes
 import numpy as np
 
 from .. import _native
@@ -44,7 +45,7 @@ from .._errors import (
     UnsupportedError,
     failure,
 )
-from .._leaves._columns import DTYPE_NUMBERS, NUMPY_ARRAY, NUMPY_OTHER
+from .._leaves._columns import NUMPY_ARRAY, NUMPY_OTHER, dtype_numbers
 from .._save._writing import Writing
 from .._text import printable
 from .._tree._flatten import flatten
@@ -308,7 +309,7 @@ def _in_order(tree: Any, key: Callable[[Path], Any] | None) -> list[tuple[Path, 
     return [(path, leaf) for _, path, leaf in placed]
 
 
-_BFLOAT16 = np.dtype("bfloat16")
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def _prepare(path: Path, leaf: Any, transforms: Mapping[Path, Any] | None, native: bool) -> _Stored:
@@ -346,7 +347,7 @@ def _columns(stored: list[_Stored]) -> tuple[bytes, list[Any], dict[int, str], d
     values: list[Any] = []
     notes: dict[int, str] = {}
     for at, (_, array, _) in enumerate(stored):
-        if array.dtype in DTYPE_NUMBERS:
+        if array.dtype in dtype_numbers():
             kinds.append(NUMPY_ARRAY)
             values.append(array)
             continue

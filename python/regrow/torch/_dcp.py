@@ -263,7 +263,7 @@ def _of_this(plan: Any, planner: Any, planned: Planned) -> tuple[dict[str, Any],
         _check(name, tensor)
         shards[name].append((tuple(item.tensor_data.chunk.offsets), _tensors.memory(tensor)))
     for name, (dtype_name, shape, chunk_shape) in planned.grids.items():
-        dtype = next(each for each in DTYPES if each.name == dtype_name)
+        dtype = DTYPES[_native.DTYPES.index(dtype_name)]
         if 0 in shape:
             arrays[name] = np.empty(shape, dtype)
         elif planned.size == 1 and len(shards[name]) == 1 and chunk_shape == shape:
