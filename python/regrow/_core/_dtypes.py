@@ -23,7 +23,8 @@ def _dtype(number: int) -> np.dtype[Any]:
         return np.dtype(name)
     import ml_dtypes
 
-    return np.dtype(getattr(ml_dtypes, name))
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return dtype
 
 
 class Dtypes(Sequence[np.dtype[Any]]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,8 @@ from .._errors import InvalidArgumentError
 
 def with_kept(options: Mapping[str, Any], rules: StrPath) -> dict[str, Any]:
     """The keywords of a call, with the rules of a file after the rules of the call."""
+    import json
+
     from .. import layouts  # its classes take a millisecond
 
     place = places(None, rules=rules)
