@@ -4,7 +4,6 @@ says which it was.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 import regrow
+from regrow._core import _options
 
 TREE = {"a": np.ones((2, 3), np.float32)}
 
@@ -154,12 +154,11 @@ OPTIONS_TAKE: dict[str, tuple[type[Any], ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("field", [each.name for each in dataclasses.fields(regrow.Options)])
+@pytest.mark.parametrize("field", list(_options._CALLS))
 def test_a_wrong_rare_setting_is_named(field: str, path: Path) -> None:
     """By each call that uses it."""
     regrow.save(path, TREE)
-    calls = {each.name: each.metadata["calls"] for each in dataclasses.fields(regrow.Options)}[field]
-    for call in calls:
+    for call in _options._CALLS[field]:
         for value in WRONG:
             if type(value) in OPTIONS_TAKE.get(field, ()):
                 continue

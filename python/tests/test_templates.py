@@ -21,11 +21,12 @@ import regrow
 from regrow import _native
 from regrow._leaves import _columns
 
+ML_OTHERS = [np.dtype(getattr(ml_dtypes, name)) for name in sorted(_columns._ML_OTHERS) if hasattr(ml_dtypes, name)]
 RECORD = np.dtype([("x", "<f4"), ("y", ">i4"), ("z", "<U2", (2,))])
 OTHERS = [
     np.dtype("<U3"), np.dtype(">U3"), np.dtype("S3"), np.dtype("V3"), np.dtype("<M8[ns]"), np.dtype(">M8[D]"),
     np.dtype("<m8[25s]"), RECORD, np.dtype([("inner", RECORD), ("n", "u1")]), np.dtype(np.longdouble),
-    np.dtype(np.clongdouble), *_columns._ML_OTHERS,
+    np.dtype(np.clongdouble), *ML_OTHERS,
 ]  # fmt: skip
 NUMBERS = [*_columns.DTYPES, np.dtype(">f4"), np.dtype(">i8"), np.dtype(">c8")]
 SHAPES = st.sampled_from([(), (0,), (1,), (3,), (2, 3), (0, 2), (4, 1, 2)])
@@ -38,7 +39,7 @@ def arrays(draw: Any) -> np.ndarray[Any, Any]:
     size = int(np.prod(shape))
     if dtype in (np.dtype("<U3"), np.dtype(">U3")):
         array = np.array([draw(st.sampled_from(["", "a", "bé", "\U0001f600cd"])) for _ in range(size)], dtype)
-    elif dtype.fields is not None or (dtype.kind in "SV" and dtype not in _columns.DTYPE_NUMBERS):
+    elif dtype.fields is not None or (dtype.kind in "SV" and dtype not in _columns.DTYPES):
         array = np.zeros(size, dtype)
         if dtype.names is not None and "y" in dtype.names:
             array["y"] = range(size)
@@ -55,7 +56,7 @@ def arrays(draw: Any) -> np.ndarray[Any, Any]:
 # Scalars of dtypes that are NumPy's or ml_dtypes' alone: flax keeps them, the other layouts refuse.
 OTHER_SCALARS = [
     np.datetime64("2020"), np.timedelta64(3, "s"), np.longdouble(1.5),
-    *(dtype.type(1) for dtype in sorted(_columns._ML_OTHERS, key=str)),
+    *(dtype.type(1) for dtype in ML_OTHERS),
 ]  # fmt: skip
 LEAVES = st.one_of(
     arrays(),

@@ -263,7 +263,7 @@ def test_saved_and_loaded(path: Path, tree: Any) -> None:
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from("abcdef"), arrays() | st.integers(0, 9) | st.text("xyz")))
 def test_a_template_gives_what_it_holds(path: Path, tree: dict[str, Any]) -> None:
-    numbers = {np.dtype(dtype) for dtype in _columns.DTYPE_NUMBERS}
+    numbers = {np.dtype(dtype) for dtype in _columns.DTYPES}
     tree = {key: leaf for key, leaf in tree.items() if not isinstance(leaf, np.ndarray) or leaf.dtype in numbers}
     regrow.save(path, tree, overwrite=True, durable=False)
     assert_same(regrow.load(path, like=tree), tree)

@@ -19,7 +19,7 @@ from .. import _native
 @cache
 def _dtype(number: int) -> np.dtype[Any]:
     name = _native.DTYPES[number]
-    if hasattr(np, name):
+    if name in np.sctypeDict:
         return np.dtype(name)
     import ml_dtypes
 
@@ -47,7 +47,7 @@ class Dtypes(Sequence[np.dtype[Any]]):
 
 DTYPES = Dtypes()
 
-_numbers = {_dtype(number): number for number, name in enumerate(_native.DTYPES) if hasattr(np, name)}
+_numbers = {_dtype(number): number for number, name in enumerate(_native.DTYPES) if name in np.sctypeDict}
 
 
 def dtype_numbers() -> dict[np.dtype[Any], int]:

@@ -2,7 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self, dataclass_transform
+
+
+class _Lazy:
+    """An attribute of a class that is made at each access."""
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        self._make = make
+
+    def __get__(self, instance: object, owner: type[Any]) -> Any:
+        return self._make(owner)
+
+
+def _signature(cls: Any) -> Any:
+    """For `inspect.signature` and `help`."""
+    from inspect import Parameter, Signature
+
+    kind = Parameter.KEYWORD_ONLY if cls._is_kw_only else Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [
+        Parameter(name, kind, default=getattr(cls, name, Parameter.empty), annotation=annotation)
+        for name, annotation in cls.__annotations__.items()
+    ]
+    return Signature(parameters, return_annotation="None")
+
+
+def _fields(cls: Any) -> Any:
+    """For `dataclasses.fields` and `dataclasses.replace`."""
+    from dataclasses import make_dataclass
+
+    missing = object()
+    found = ((name, getattr(cls, name, missing)) for name in cls.__annotations__)
+    specs = [(name, Any) if default is missing else (name, Any, default) for name, default in found]
+    made: Any = make_dataclass(cls.__name__, specs)
+    return made.__dataclass_fields__
 
 
 @dataclass_transform(kw_only_default=True)
@@ -11,12 +45,13 @@ class Record:
     `dataclasses.dataclass` with ten fields takes half a millisecond. Do not change the fields of a
     record.
 
-    `kw_only` and `frozen` are those of a dataclass. A record without defaults for all fields checks
-    nothing: only our own code makes it.
+    `kw_only` and `frozen` are those of a dataclass.
     """
 
     _is_frozen = False
     _is_kw_only = True
+    __signature__ = _Lazy(_signature)
+    __dataclass_fields__ = _Lazy(_fields)
 
     def __init_subclass__(cls, *, kw_only: bool = True, frozen: bool = False) -> None:
         """Sets how records of this class are made."""
@@ -36,6 +71,9 @@ class Record:
         unknown = fields.keys() - names.keys()
         if unknown:
             raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
+        missing = [name for name in names if name not in fields and name not in type(self).__dict__]
+        if missing:
+            raise TypeError(f"{type(self).__name__} needs the field {', '.join(missing)}")
         self.__dict__.update(fields)
 
     def replaced(self, **changes: Any) -> Self:
