@@ -7,6 +7,7 @@
 //! | `diff` | two checkpoints of any layouts: all differences, and no others |
 //! | `statistics` | statistics of all leaves, equal in every layout |
 //! | `monitor` | progress, and cancelling at any moment without traces |
+//! | `page_cache` | `keep_cached` leaves the files of a save in the page cache |
 //! | `sharding` | shardings as Orbax wrote them and as JAX computes them |
 //! | `sharding_words` | shardings in words, of leaves and in the overview |
 //! | `resharding` | plans of new shardings: every process reads its regions once |
@@ -15,6 +16,7 @@
 mod diff;
 mod examples;
 mod monitor;
+mod page_cache;
 mod reading;
 mod regions;
 mod resharding;

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use regrow::array::{Array, ArraySource, Dtype, Region, Shape};
-use regrow::engine::{ItemsOptions, ItemsSave, Layout};
-use regrow::manager::{Manager, ManagerOptions, SaveStep};
+use regrow::engine::Layout;
 use regrow::monitor::{IoPath, Progress, Stage, StageReport};
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{
@@ -83,13 +82,13 @@ fn tree(at_bytes: u64, act: impl Fn() + Send + Sync + 'static, pause: Duration) 
     build.finish().unwrap()
 }
 
-fn plain_tree() -> Tree<Leaf> {
+pub(super) fn plain_tree() -> Tree<Leaf> {
     tree(u64::MAX, || {}, Duration::ZERO)
 }
 
 /// Every layout that takes any tree, in every form that has a writer of its own; and what its path
 /// ends in.
-fn layouts() -> Vec<(&'static str, SaveOptions, &'static str)> {
+pub(super) fn layouts() -> Vec<(&'static str, SaveOptions, &'static str)> {
     let of = |name: &str, options| SaveOptions {
         layout: Layout::from_name(name, options).unwrap(),
         overwrite: true,
@@ -313,57 +312,6 @@ fn the_report_says_where_the_time_went() {
     let is_usual = !cfg!(feature = "portable");
     assert_eq!(refused(22) == "buffered (the file system refuses direct I/O)", is_usual, "{}", refused(22));
     assert!(refused(1).contains("Operation not permitted"));
-}
-
-/// The files below a folder that are not completely in the page cache.
-#[cfg(all(target_os = "linux", not(feature = "portable")))]
-fn uncached(folder: &Path) -> Vec<PathBuf> {
-    let is_cached = |path: &Path| {
-        let file = fs::File::open(path).unwrap();
-        let cache = regrow_base::system::PageCache::of(&file);
-        let pages: Vec<_> = (0..file.metadata().unwrap().len()).step_by(4096).collect();
-        let cached = pages.iter().filter(|&&at| cache.has_page(at).unwrap()).count();
-        cached * 100 >= pages.len() * 95
-    };
-    let mut folders = vec![folder.to_owned()];
-    let mut found = Vec::new();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).unwrap() {
-            let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => folders.push(path),
-                false if !is_cached(&path) => found.push(path),
-                false => {}
-            }
-        }
-    }
-    found
-}
-
-#[cfg(all(target_os = "linux", not(feature = "portable")))]
-#[test]
-fn keep_cached_leaves_the_files_of_a_save_in_the_page_cache() {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, options, suffix) in layouts() {
-        let path = folder.path().join(format!("{name}{suffix}"));
-        let options = SaveOptions { keep_cached: true, ..options };
-        let report = regrow::save_with(&path, &plain_tree(), &options).unwrap();
-        assert_eq!(report.io_path, IoPath::PageCache, "{name}");
-    }
-    let items = ItemsOptions { keep_cached: true, ..ItemsOptions::default() };
-    let save = ItemsSave::begin(folder.path().join("items"), items).unwrap();
-    save.tree("state", &plain_tree(), &SaveOptions::default()).unwrap();
-    save.commit().unwrap();
-    let options = SaveOptions { keep_cached: true, ..SaveOptions::default() };
-    let source = folder.path().join("items");
-    let convert = ConvertOptions { save: options.clone(), ..ConvertOptions::default() };
-    regrow::convert(&source, folder.path().join("converted"), &convert).unwrap();
-    let run = ManagerOptions { save: options, ..ManagerOptions::default() };
-    let manager = Manager::new(folder.path().join("run"), run).unwrap();
-    manager.save(1, &plain_tree(), &SaveStep::default()).unwrap();
-    manager.wait().unwrap();
-    let uncached = uncached(folder.path());
-    assert!(uncached.is_empty(), "{uncached:?}");
 }
 
 #[test]
