@@ -119,7 +119,7 @@ def helping(setting: Setting) -> None:
     """`regrow --help` by the program and by Python, beside Python alone, from the start of the
     process to its end.
     """
-    script = "import sys; from regrow.__main__ import main; sys.exit(main())"  # as pip writes it
+    script = "import sys; from regrow.__main__ import main; sys.exit(main())"  # as pip 25.2 writes it
     commands = {
         OURS: [sys.executable, "-c", script, "--help"],
         "the program": [str(command()), "--help"],
