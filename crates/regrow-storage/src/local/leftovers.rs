@@ -86,9 +86,9 @@ impl OwnFolder {
                 }
             }
         }
-        Err(Error::new(ErrorKind::AlreadyExists, "another process copies to this target")
+        Err(Error::new(ErrorKind::AlreadyExists, "another process uses the temporary folder of this target")
             .in_file(parent.join(name))
-            .help(format!("wait until it ends: it holds the lock on {}", copy_path(parent, name).display())))
+            .help(format!("wait until it ends: it has locked {}", copy_path(parent, name).display())))
     }
 }
 
