@@ -6,12 +6,22 @@ use super::{Object, Objects, Tag};
 use crate::bytes::limits::work_space;
 use crate::error::Result;
 
+/// Shows that this process may still write.
+pub(super) type Check<'c> = &'c (dyn Fn() -> Result<()> + Sync);
+
 /// Makes `to` a copy of this version of an object. The bucket itself makes the copy if it can. If
-/// the object is too long for that, this process reads and writes it, a few parts at a time.
+/// the object is too long for that, this process reads and writes it, a few parts at a time. Calls
+/// `check` before each request that writes.
 ///
 /// # Errors
-/// `Replaced` if the key has another version by now; errors of the bucket.
-pub(super) fn copy_within(objects: &Arc<dyn Objects>, from: &Object, to: &str) -> Result<Tag> {
+/// `Replaced` if the key has another version by now; errors of `check` and of the bucket.
+pub(super) fn copy_within(
+    objects: &Arc<dyn Objects>,
+    from: &Object,
+    to: &str,
+    check: Check<'_>,
+) -> Result<Tag> {
+    check()?;
     if from.len_bytes <= objects.facts().copy_len_max_bytes {
         return objects.copy(from, to);
     }
@@ -21,26 +31,34 @@ pub(super) fn copy_within(objects: &Arc<dyn Objects>, from: &Object, to: &str) -
         let len_bytes = (from.len_bytes - at).min(upload.part_len_bytes() as u64);
         let mut part = work_space(len_bytes)?;
         objects.read(from, at, &mut part)?;
+        check()?;
         upload.part(part.into())?;
         at += len_bytes;
     }
+    check()?;
     upload.finish()
 }
 
 /// As `copy_within`, but only if nothing is at `to`; `None` if an object exists there. If the copy
 /// has more than one part, another writer can still write `to` between the check and the end, as in
 /// [`Upload::finish_in_place_of`](super::Upload::finish_in_place_of).
-pub(super) fn copy_new_within(objects: &Arc<dyn Objects>, from: &Object, to: &str) -> Result<Option<Tag>> {
+pub(super) fn copy_new_within(
+    objects: &Arc<dyn Objects>,
+    from: &Object,
+    to: &str,
+    check: Check<'_>,
+) -> Result<Option<Tag>> {
     let mut upload = objects.upload(to, from.len_bytes)?;
     if from.len_bytes > upload.part_len_bytes() as u64 {
         return match objects.head(to)? {
             Some(_) => Ok(None),
-            None => copy_within(objects, from, to).map(Some),
+            None => copy_within(objects, from, to, check).map(Some),
         };
     }
     let mut bytes = work_space(from.len_bytes)?;
     objects.read(from, 0, &mut bytes)?;
     upload.part(bytes.into())?;
+    check()?;
     upload.finish_in_place_of(None)
 }
 
@@ -58,7 +76,7 @@ mod tests {
             let bytes: Vec<u8> = (0..len_bytes).map(|at| (at % 251) as u8).collect();
             objects.put("from", bytes.clone().into()).unwrap();
             let from = objects.head("from").unwrap().unwrap();
-            let tag = copy_within(&objects, &from, "to").unwrap();
+            let tag = copy_within(&objects, &from, "to", &|| Ok(())).unwrap();
             let (copied, object) = objects.get("to").unwrap().unwrap();
             assert!(copied == bytes && object.tag.is_same(&tag), "{len_bytes}");
         }
@@ -66,15 +84,18 @@ mod tests {
             objects.put("from", vec![7; len_bytes].into()).unwrap();
             let from = objects.head("from").unwrap().unwrap();
             objects.delete(&["new".to_owned()]).unwrap();
-            let tag = copy_new_within(&objects, &from, "new").unwrap().unwrap();
+            let tag = copy_new_within(&objects, &from, "new", &|| Ok(())).unwrap().unwrap();
             let (copied, object) = objects.get("new").unwrap().unwrap();
             assert!(copied == vec![7; len_bytes] && object.tag.is_same(&tag), "{len_bytes}");
             objects.put("new", b"another".as_slice().into()).unwrap();
-            assert!(copy_new_within(&objects, &from, "new").unwrap().is_none(), "{len_bytes}");
+            assert!(copy_new_within(&objects, &from, "new", &|| Ok(())).unwrap().is_none(), "{len_bytes}");
             assert_eq!(&*objects.get("new").unwrap().unwrap().0, b"another");
         }
         let replaced = objects.head("from").unwrap().unwrap();
         objects.put("from", vec![1; 5000].into()).unwrap();
-        assert_eq!(copy_within(&objects, &replaced, "to").unwrap_err().kind(), ErrorKind::Replaced);
+        assert_eq!(
+            copy_within(&objects, &replaced, "to", &|| Ok(())).unwrap_err().kind(),
+            ErrorKind::Replaced
+        );
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::held::{Owned, of_ticket};
+use super::copy::Check;
+use super::held::{Held, Owned, of_ticket, swap};
 use super::marker::{COPY, MARKER, OTHER_MARKER, nonce, staged_folder};
 use super::record::Record;
 use super::refusals::{finished_first, pair_exists, refused};
@@ -14,7 +15,7 @@ use super::sink::{ObjectSink, OnFinish};
 use super::state::{Operation, Phase, Refusal, Step};
 use super::target::{Before, check, check_name};
 use super::{Conditional, Objects, key_of};
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
 use crate::{PublishOptions, Target, TargetLock, no_such_file};
@@ -133,6 +134,11 @@ impl Draft {
         self.owned.as_ref().map_or(Ok(()), |owned| owned.check())
     }
 
+    /// The bucket, for the next request that writes files.
+    pub(super) fn bucket(&self) -> Result<&Arc<dyn Objects>> {
+        self.check().map(|()| &self.objects)
+    }
+
     /// Begins to write the object `key`.
     pub(super) fn sink(
         &self,
@@ -155,38 +161,39 @@ impl Draft {
     }
 
     /// Creates the marker of the folder. Moves the folder to the target if it is another one.
-    /// Returns whether the folder is the target, and its state object is deleted.
+    /// Deletes the marker at the end if `is_marked` is not set.
     pub(super) fn commit_folder(
         &mut self,
         marker: &str,
         bytes: Bytes,
         lock: Option<&TargetLock>,
-    ) -> Result<bool> {
+        is_marked: bool,
+    ) -> Result<()> {
         let owned = self.owned.as_ref().ok_or_else(|| finished_first(&self.target))?;
-        // Another process may have taken this one for dead.
-        owned.set(|_| {})?;
+        if !self.is_staged {
+            // Another process may have taken this one for dead.
+            owned.set(|_| {})?;
+        }
         let marker = format!("{}/{marker}", self.folder);
-        let created = match self.objects.create(&marker, bytes.clone()) {
-            // A store without conditional writes: the module `object` says what is promised then.
-            Err(error) if error.kind() == ErrorKind::Unsupported => {
-                self.objects.put(&marker, bytes.clone()).map(Conditional::Done)
-            }
-            created => created,
-        };
-        match created? {
+        match swap(&**self.bucket()?, &marker, None, bytes.clone())? {
             Conditional::Done(_) => {}
             // The marker of a copy has no nonce.
             Conditional::Lost(found, _) if found == bytes => {}
             Conditional::Lost(..) => return Err(finished_first(&self.target)),
         }
-        match self.is_staged {
-            true => self.commit_overwrite(lock).map(|()| false),
-            false => Ok(self.release()),
+        if self.is_staged {
+            return self.commit_overwrite(lock, is_marked);
         }
+        if let Some(owned) = self.owned.as_ref().filter(|_| !is_marked) {
+            // The checkpoint is committed. After an error, the marker stays.
+            let _ = unmark(owned, &self.key);
+        }
+        self.release();
+        Ok(())
     }
 
     /// Commits the checkpoint in the folder, which is complete, and moves it to the target.
-    fn commit_overwrite(&mut self, lock: Option<&TargetLock>) -> Result<()> {
+    fn commit_overwrite(&mut self, lock: Option<&TargetLock>, is_marked: bool) -> Result<()> {
         let (objects, target) = (Arc::clone(&self.objects), self.target.clone());
         let place = Place::Folder(self.key.clone());
         let mut run = Run::new(&objects, &target, place, self.doing.clone())
@@ -194,7 +201,11 @@ impl Draft {
         let folder = self.folder.clone();
         let operation = |is_committed| Operation::Overwrite { staged: folder.clone(), is_committed };
         let mut moved = match run.advance(&operation(false))? {
-            Step::Take(phase) => run.take(phase, None),
+            Step::Take(phase) => {
+                // Another owner of the target may have deleted the folder. It cannot do so now.
+                self.owned.as_ref().map_or(Ok(()), |owned| owned.set(|_| {}))?;
+                run.take(phase, None)
+            }
             Step::Refuse(refusal) => return Err(refused(refusal, &target)),
             _ => return Err(finished_first(&target)),
         };
@@ -211,6 +222,9 @@ impl Draft {
         // The new checkpoint is committed, or may be. If the cleanup fails, the next operation
         // repeats it.
         let is_settled = moved.is_ok() && run.advance(&operation(true)).is_ok_and(|step| step == Step::End);
+        if let Some(held) = run.held().filter(|_| is_settled && !is_marked) {
+            let _ = unmark(held, &self.key);
+        }
         match is_settled && run.end(Some(&folder)).is_ok() {
             true => drop(delete_staged(&objects, owned)),
             false => owned.leave(),
@@ -218,27 +232,29 @@ impl Draft {
         moved
     }
 
-    /// Writes a single file with `write`, under the lock of the target.
+    /// Writes a single file with `write`, under the lock of the target. `write` checks the lock
+    /// before each request that writes.
     pub(super) fn commit_file(
         &self,
         lock: Option<&TargetLock>,
-        write: impl FnOnce() -> Result<()>,
+        write: impl FnOnce(Check<'_>) -> Result<()>,
     ) -> Result<()> {
         let place = || Place::Beside { key: self.key.clone(), suffixes: vec![String::new()] };
-        let lock = match lock {
-            None => Some(lock_place(&self.objects, &self.target, place(), self.doing.clone())?),
-            Some(_) => None,
+        let (own, lent) = match lock {
+            None => (Some(lock_place(&self.objects, &self.target, place(), self.doing.clone())?), None),
+            Some(lock) => (None, of_ticket(&lock.nonce)),
         };
-        write()?;
+        let held = own.as_deref().or(lent.as_ref());
+        write(&|| held.map_or(Ok(()), |held| held.check()))?;
         // The file is committed, and a lock that stays is that of a dead process.
-        let _ = lock.map_or(Ok(()), Owned::release);
+        let _ = own.map_or(Ok(()), Owned::release);
         Ok(())
     }
 
-    /// Deletes the state object, if the checkpoint is committed. Returns whether this succeeded:
-    /// readers ignore the state of a save beside a marker, so it may stay.
-    pub(super) fn release(&mut self) -> bool {
-        self.owned.take().is_none_or(|owned| owned.release().is_ok())
+    /// Deletes the state object, if the checkpoint is committed. After an error the object stays:
+    /// readers ignore the state of a save beside a marker.
+    pub(super) fn release(&mut self) {
+        let _ = self.owned.take().map(Owned::release);
     }
 
     /// The state object, if the checkpoint is not committed, and if this process may remove it.
@@ -260,13 +276,21 @@ impl Draft {
         if self.kind == Target::Folder {
             // Other programs must find no marker while files are missing. It exists if the answer
             // to its creation was lost.
-            self.objects.delete(&self.markers().collect::<Vec<_>>())?;
+            owned.objects()?.delete(&self.markers().collect::<Vec<_>>())?;
         }
         // The list may miss the last writes.
-        self.objects.delete(keys)?;
+        owned.objects()?.delete(keys)?;
         match self.kind {
             Target::Siblings { .. } => owned.release(),
             _ => delete_staged(&self.objects, owned),
         }
     }
+}
+
+/// Deletes the marker of a folder of steps. With the marker the whole folder would be one
+/// checkpoint, and an overwrite would replace all its steps.
+fn unmark(held: &Held, folder: &str) -> Result<()> {
+    // In phase `writing`, files without a marker are not a checkpoint.
+    held.set(|record| record.phase = Phase::Changing)?;
+    held.objects()?.delete(&[format!("{folder}/{OTHER_MARKER}")])
 }

@@ -2,9 +2,9 @@
 //! thread that renews it.
 //!
 //! The owner renews the state object every 30 s. Other processes take the owner for dead when the
-//! object is 3 minutes old. So the owner makes no request for the target when its last renewal is
-//! older than 90 s by its own monotonic clock: first it renews the object, or learns that another
-//! process has it.
+//! object is 3 minutes old. So the owner makes no write for the target when its last renewal is older
+//! than 90 s by its own clocks: first it renews the object, or learns that another process has it.
+//! Each write asks [`Held::objects`] for the bucket, so no write can miss this check.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -33,6 +33,27 @@ static ALL: Mutex<BTreeMap<String, Option<Arc<Held>>>> = Mutex::new(BTreeMap::ne
 
 fn all() -> MutexGuard<'static, BTreeMap<String, Option<Arc<Held>>>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A moment by both clocks of the machine: the monotonic clock stops while the machine sleeps, and
+/// the other clock may be set.
+#[derive(Debug, Clone, Copy)]
+struct Moment(Instant, SystemTime);
+
+impl Moment {
+    fn now() -> Self {
+        #[cfg(test)]
+        let (stopped, slept) = (tests::STOPPED.get(), tests::SLEPT.get());
+        #[cfg(not(test))]
+        let (stopped, slept) = (Duration::ZERO, Duration::ZERO);
+        Self(Instant::now() + stopped, SystemTime::now() + stopped + slept)
+    }
+
+    /// Whether one of the clocks says so. If the clock was set, the answer costs a renewal.
+    fn is_older_than(self, age: Duration) -> bool {
+        let now = Self::now();
+        now.0.duration_since(self.0) > age || now.1.duration_since(self.1).map_or(true, |passed| passed > age)
+    }
 }
 
 /// The state object of an operation of this process.
@@ -72,7 +93,7 @@ pub(super) struct Held {
 struct Now {
     record: Record,
     tag: Tag,
-    renewed: Instant,
+    renewed: Moment,
     /// Whether the thread has to end.
     is_over: bool,
     is_lost: bool,
@@ -141,9 +162,9 @@ impl Held {
             let mut record = now.record.clone();
             change(&mut record);
             record.renewals += 1;
-            let asked = Instant::now();
+            let asked = Moment::now();
             let was_unclear = std::mem::replace(&mut now.is_unclear, true);
-            let done = match swap(&*self.objects, &self.key, Some(&now.tag), &record) {
+            let done = match swap(&*self.objects, &self.key, Some(&now.tag), record.to_bytes()) {
                 // The next write finds out whether this one was done.
                 Err(_) if !was_unclear => continue,
                 done => done?,
@@ -171,10 +192,18 @@ impl Held {
     /// The same as for [`set`](Self::set).
     pub(super) fn check(&self) -> Result<()> {
         let mut now = self.now();
-        match now.is_lost || now.renewed.elapsed() > STOPS_AFTER {
+        match now.is_lost || now.renewed.is_older_than(STOPS_AFTER) {
             true => self.write(&mut now, |_| {}),
             false => Ok(()),
         }
+    }
+
+    /// The bucket, for the next request that writes.
+    ///
+    /// # Errors
+    /// The same as for [`check`](Self::check).
+    pub(super) fn objects(&self) -> Result<&Arc<dyn Objects>> {
+        self.check().map(|()| &self.objects)
     }
 
     fn lost(&self) -> Error {
@@ -213,10 +242,10 @@ impl Owned {
         dead: Option<&Tag>,
     ) -> Result<Option<Self>> {
         let nonce = record.nonce.clone();
-        let renewed = Instant::now();
+        let renewed = Moment::now();
         // Other threads must not take this process for dead.
         all().insert(nonce.clone(), None);
-        let done = swap(&**objects, &key, dead, &record);
+        let done = swap(&**objects, &key, dead, record.to_bytes());
         let Ok(Conditional::Done(tag)) = done else {
             all().remove(&nonce);
             return done.map(|_| None);
@@ -255,10 +284,14 @@ impl Owned {
         let (nonce, old) = (now.record.nonce.clone(), std::mem::take(&mut now.old));
         drop(now);
         self.held.is_over.notify_all();
-        let objects = &self.held.objects;
         let ended = ready.and_then(|()| match deletes {
-            // Without the state object, the old ones would count again.
-            true => objects.delete(&old).and_then(|()| objects.delete(std::slice::from_ref(&self.held.key))),
+            true => {
+                // Without the state object, the old ones would count again.
+                if !old.is_empty() {
+                    self.held.objects()?.delete(&old)?;
+                }
+                self.held.objects()?.delete(std::slice::from_ref(&self.held.key))
+            }
             false => Ok(()),
         });
         all().remove(&nonce);
@@ -282,9 +315,9 @@ impl Drop for Owned {
     }
 }
 
-/// Replaces the version `old` of a state object, or creates it.
-fn swap(objects: &dyn Objects, key: &str, old: Option<&Tag>, record: &Record) -> Result<Conditional> {
-    let bytes = record.to_bytes();
+/// Replaces the version `old` of an object, or creates the object. A store without conditional
+/// writes gets a look and then a plain write: the module `object` says what is promised then.
+pub(super) fn swap(objects: &dyn Objects, key: &str, old: Option<&Tag>, bytes: Bytes) -> Result<Conditional> {
     let done = match old.cloned() {
         None => objects.create(key, bytes.clone()),
         Some(tag) => {
@@ -293,7 +326,6 @@ fn swap(objects: &dyn Objects, key: &str, old: Option<&Tag>, record: &Record) ->
         }
     };
     match done {
-        // A store without conditional writes: the module `object` says what is promised then.
         Err(error) if error.kind() == ErrorKind::Unsupported => match (objects.get(key)?, old) {
             (Some((found, now)), old) if old.is_none_or(|old| !now.tag.is_same(old)) => {
                 Ok(Conditional::Lost(found, now.tag))
@@ -320,9 +352,25 @@ fn renew(held: &Held) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::cell::Cell;
+
     use super::super::MemoryObjects;
+    use super::super::marker::staged_prefix;
+    use super::super::record::DEAD_AFTER;
+    use super::super::tests::{Fault, Scripted};
     use super::*;
+
+    thread_local! {
+        /// How long this thread was stopped, and how long the machine slept.
+        pub static STOPPED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+        pub static SLEPT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    }
+
+    /// Stops this thread, as its operations see it, until other processes take them for dead.
+    pub fn stop() {
+        STOPPED.set(STOPPED.get() + DEAD_AFTER);
+    }
 
     const SOON: Duration = Duration::from_millis(5);
 
@@ -365,6 +413,46 @@ mod tests {
         assert_eq!(owned.set(|_| {}).unwrap_err().kind(), ErrorKind::Replaced);
         drop(owned);
         assert_eq!(read(&objects), Some(other));
+    }
+
+    #[test]
+    fn an_owner_that_was_stopped_or_slept_renews_before_its_next_request() {
+        let bucket = Scripted::new(&MemoryObjects::new("b"));
+        let objects: Arc<dyn Objects> = Arc::new(bucket.clone());
+        let owned = take(&objects, Phase::Writing);
+        let requests = || {
+            let before = bucket.count();
+            owned.objects().unwrap();
+            bucket.count() - before
+        };
+        assert_eq!(requests(), 0);
+        stop();
+        assert_eq!([requests(), requests()], [1, 0]);
+        SLEPT.set(DEAD_AFTER);
+        assert_eq!([requests(), requests()], [1, 0]);
+        // The clock was set back.
+        SLEPT.set(Duration::ZERO);
+        assert_eq!([requests(), requests()], [1, 0]);
+    }
+
+    /// A renewal finds out what a write whose answer was lost has done.
+    #[test]
+    fn a_phase_is_known_only_after_an_answer() {
+        for (fault, is_done) in [(Fault::NoAnswer, true), (Fault::NotPerformed, false)] {
+            let bucket = Scripted::new(&MemoryObjects::new("b"));
+            let objects: Arc<dyn Objects> = Arc::new(bucket.clone());
+            let owned = take(&objects, Phase::Changing);
+            let moved = Phase::Moved(format!("{}1", staged_prefix("x")));
+            assert_eq!(owned.has_phase(&moved), Some(false));
+            bucket.fail((1..3).map(|number| (number, fault)));
+            owned.set(|record| record.phase = moved.clone()).unwrap_err();
+            assert_eq!(owned.has_phase(&moved), None);
+            owned.set(|_| {}).unwrap();
+            assert_eq!(owned.has_phase(&moved), Some(is_done));
+            objects.put("x/state", Record::new("x", "other", "copy", Phase::Writing).to_bytes()).unwrap();
+            owned.set(|_| {}).unwrap_err();
+            assert_eq!(owned.has_phase(&moved), None);
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::copy::copy_within;
 use super::draft::Draft;
-use super::held::state_at;
+use super::held::{state_at, swap};
 use super::marker::{MARKER, OTHER_MARKER, STATE, marker_bytes, marker_line, nonce};
 use super::refusals::exists_already;
 use super::sink::{ObjectSink, Pending};
@@ -173,7 +173,7 @@ impl NewObjects {
             |_| 0,
             |(key, bytes)| {
                 let len_bytes = bytes.len() as u64;
-                self.objects.put(&key, bytes)?;
+                self.bucket()?.put(&key, bytes)?;
                 self.note(key, len_bytes);
                 self.monitor.advance(len_bytes)
             },
@@ -186,16 +186,21 @@ impl NewObjects {
         let text = self.state().marker.clone();
         let name = if text.is_some() { MARKER } else { OTHER_MARKER };
         let bytes = marker_bytes(&text.unwrap_or_default(), &self.objects.url(&self.folder), &self.nonce);
-        self.draft.commit_folder(name, bytes, lock).map(drop)
+        self.draft.commit_folder(name, bytes, lock, true)
     }
 
     fn commit_file(&self, lock: Option<&TargetLock>) -> Result<()> {
         let upload = self.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(upload) = upload else { return Err(no_such_file()) };
         self.enter_commit()?;
-        self.draft.commit_file(lock, || match self.overwrite {
-            true => upload.finish().map(drop),
-            false => upload.finish_in_place_of(None)?.map(drop).ok_or_else(|| exists_already(&self.target)),
+        self.draft.commit_file(lock, |check| {
+            check()?;
+            match self.overwrite {
+                true => upload.finish().map(drop),
+                false => {
+                    upload.finish_in_place_of(None)?.map(drop).ok_or_else(|| exists_already(&self.target))
+                }
+            }
         })
     }
 }
@@ -270,9 +275,8 @@ impl NewFolder for NewObjects {
             Identity::of_objects(object.tag.text()) == identity && object.len_bytes == opened.len_bytes()
         };
         let Some(object) = found.filter(same) else { return Ok(false) };
-        self.check()?;
         let key = format!("{}/{name}", self.folder);
-        match copy_within(&self.objects, &object, &key) {
+        match copy_within(&self.objects, &object, &key, &|| self.check()) {
             Ok(_) => {
                 self.take_name(name)?;
                 self.note(key, object.len_bytes);
@@ -323,13 +327,13 @@ impl MergedFolder for NewObjects {
         let all = self.objects.list(&prefix)?;
         let keys = all.into_iter().map(|object| object.key);
         let left: Vec<String> = keys.filter(|key| key.strip_prefix(&prefix).is_some_and(is_left)).collect();
-        self.objects.delete(&left)
+        self.bucket()?.delete(&left)
     }
 
     fn withdraw(&self, name: &str) -> Result<()> {
         let key = format!("{}/{name}", self.folder);
         self.flush()?;
-        self.objects.delete(std::slice::from_ref(&key))?;
+        self.bucket()?.delete(std::slice::from_ref(&key))?;
         self.state().written.remove(&key);
         Ok(())
     }
@@ -338,7 +342,7 @@ impl MergedFolder for NewObjects {
 impl JoinedFolder for NewObjects {
     fn claim(&self, name: &str) -> Result<bool> {
         let sign = format!("{}/{name}", self.folder);
-        Ok(matches!(self.objects.create(&sign, nonce()?.into())?, Conditional::Done(_)))
+        Ok(matches!(swap(&*self.objects, &sign, None, nonce()?.into())?, Conditional::Done(_)))
     }
 
     fn share_len_bytes(&self) -> u64 {

@@ -45,8 +45,8 @@ pub(super) struct Record {
     pub renewals: u64,
     #[serde(flatten)]
     pub phase: Phase,
-    /// For several files of one stem: the suffixes of the files that the owner makes, in order. The
-    /// last file makes the checkpoint. Empty if the files may belong to other programs.
+    /// For several files of one stem: the suffixes of the files that the owner writes or removes,
+    /// in order. The last file makes the checkpoint. Empty if the owner only has the lock.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suffixes: Vec<String>,
     /// The objects that a copy has finished, by name.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::held::{Held, Owned, of_ticket};
 use super::listing::Listing;
 use super::refusals::{NOT_ENDED_AROUND, not_ended, refused, whole_bucket};
-use super::run::{Doing, Place, Run, remove_staged, staged_folders};
+use super::run::{Doing, Place, Run, end_dead, staged_folders};
 use super::state::{Operation, Phase, Step};
 use super::target::{check_replaceable, unfinished_around};
 use super::{Objects, key_of};
@@ -83,7 +83,7 @@ pub(super) fn remove(
                 }
             };
             let lock = own.as_ref().map_or(lock, |own| own);
-            let mut removed = remove_files(objects, beside)?;
+            let mut removed = remove_files(lock, beside)?;
             // A pytree of a data file and a manifest is named by a path that neither file has.
             if !files.iter().any(|file| file.is_same(at)) {
                 // After the first file, which makes the checkpoint, the others are temporary files.
@@ -95,19 +95,20 @@ pub(super) fn remove(
                     record.suffixes.clone_from(&suffixes);
                 })?;
             }
-            removed.merge(remove_files(objects, files)?);
+            removed.merge(remove_files(lock, files)?);
             lock.set_ended();
             Ok(removed)
         }
     }
 }
 
-fn remove_files(objects: &Arc<dyn Objects>, files: &[Location]) -> Result<Removed> {
+fn remove_files(lock: &Held, files: &[Location]) -> Result<Removed> {
     let mut removed = Removed::default();
     for file in files {
+        let objects = lock.objects()?;
         let key = key_of(objects, file.path())?;
         let Some(object) = objects.head(&key)? else { continue };
-        objects.delete(&[key])?;
+        lock.objects()?.delete(&[key])?;
         removed.add(object.len_bytes);
     }
     Ok(removed)
@@ -226,14 +227,7 @@ fn clean(
         }
         _ => false,
     };
-    let mut run = Run::new(objects, at, place, Doing::cleanup());
-    run.is_forced = is_forced && !has_checkpoint;
-    if let Step::Refuse(_) = run.advance(&Operation::Clean)? {
-        return Ok(None);
-    }
-    let removed = run.removed;
-    run.into_owned()?.release()?;
-    Ok(Some(removed))
+    end_dead(objects, at, place, &Operation::Clean, is_forced && !has_checkpoint)
 }
 
 /// Removes a folder of an overwrite whose owner is dead.
@@ -244,7 +238,8 @@ fn remove_folder_of_dead(
     force: bool,
 ) -> Result<Removed> {
     match Listing::of_checkpoint(objects, format!("{key}/"))?.state(objects)? {
-        Some(_) => remove_staged(objects, at, key.to_owned(), force)?.ok_or_else(|| nothing_unfinished(at)),
+        Some(_) => end_dead(objects, at, Place::Folder(key.to_owned()), &Operation::Remove, force)?
+            .ok_or_else(|| nothing_unfinished(at)),
         None => {
             let all = objects.list(&format!("{key}/"))?;
             if all.is_empty() {

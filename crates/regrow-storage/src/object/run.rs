@@ -130,13 +130,16 @@ impl<'r> Run<'r> {
         self.lent.as_ref().or(self.owned.as_deref())
     }
 
+    fn owner(&self) -> Result<Arc<Held>> {
+        self.held().cloned().ok_or_else(without_state)
+    }
+
     /// The state object that this run has taken.
     ///
     /// # Errors
     /// `Internal` if it has taken none.
     pub(super) fn into_owned(self) -> Result<Owned> {
-        let none = || Error::new(ErrorKind::Internal, "a step without a state object");
-        let mut owned = self.owned.ok_or_else(none)?;
+        let mut owned = self.owned.ok_or_else(without_state)?;
         owned.is_of_dead = false;
         Ok(owned)
     }
@@ -172,7 +175,7 @@ impl<'r> Run<'r> {
                 Step::Take(phase) => self.take(phase, look.found)?,
                 Step::Clear => self.clear(&look.vouched)?,
                 Step::Settle(folder) => {
-                    bring(self.objects, self.place.key(), &folder)?;
+                    bring(&*self.owner()?, self.place.key(), &folder)?;
                     self.take(Phase::Changing, None)?;
                     if self.is_of_old {
                         // Earlier versions left no state object in the folder.
@@ -343,8 +346,7 @@ impl<'r> Run<'r> {
 
     /// Deletes the marker, and then all other objects except the state object.
     fn clear(&mut self, vouched: &[String]) -> Result<()> {
-        let held = self.held().map(Arc::clone);
-        let held = held.ok_or_else(|| Error::new(ErrorKind::Internal, "a removal without a state object"))?;
+        let held = self.owner()?;
         let (markers, mut all) = match &self.place {
             Place::Folder(key) => (
                 [MARKER, OTHER_MARKER].map(|name| format!("{key}/{name}")).to_vec(),
@@ -357,11 +359,10 @@ impl<'r> Run<'r> {
                 (keys.last().cloned().into_iter().collect(), all.into_iter().flatten().collect())
             }
         };
-        self.objects.delete(&markers)?;
-        held.check()?;
+        held.objects()?.delete(&markers)?;
         all.retain(|object| object.key != held.key());
         let files = all.iter().map(|object| object.key.clone()).filter(|key| !markers.contains(key));
-        self.objects.delete(&files.collect::<Vec<_>>())?;
+        held.objects()?.delete(&files.collect::<Vec<_>>())?;
         let is_own = |object: &&Object| !is_bookkeeping(object.key.rsplit('/').next().unwrap_or_default());
         all.iter().filter(is_own).for_each(|object| self.removed.add(object.len_bytes));
         Ok(())
@@ -376,6 +377,10 @@ impl<'r> Run<'r> {
     }
 }
 
+fn without_state() -> Error {
+    Error::new(ErrorKind::Internal, "a step without a state object")
+}
+
 /// Whether the objects of a folder without a marker are one checkpoint.
 fn is_one_checkpoint(objects: &Arc<dyn Objects>, below: &Listing) -> Result<bool> {
     let names = below.names(objects)?;
@@ -384,19 +389,30 @@ fn is_one_checkpoint(objects: &Arc<dyn Objects>, below: &Listing) -> Result<bool
 
 /// The folders whose names begin with `prefix`, and whether each has a control object.
 pub(super) fn staged_folders(objects: &Arc<dyn Objects>, prefix: &str) -> Result<BTreeMap<String, bool>> {
+    Ok(folders_in(&objects.list(prefix)?, prefix))
+}
+
+fn folders_in(listed: &[Object], prefix: &str) -> BTreeMap<String, bool> {
     let mut folders = BTreeMap::new();
-    for object in objects.list(prefix)? {
+    for object in listed {
         if let Some((folder, name)) = object.key.get(prefix.len()..).and_then(|name| name.split_once('/')) {
             *folders.entry(format!("{prefix}{folder}")).or_default() |= is_control(name);
         }
     }
-    Ok(folders)
+    folders
 }
 
-/// Deletes the folders of dead overwrites. The caller has the state object of the target, in a
-/// phase other than `moved`: so no process points to such a folder.
+/// Deletes the folders of dead overwrites, and the state object of files that a dead process left.
+/// The caller has the state object of the target, in a phase other than `moved`: so no process
+/// points to such a folder.
 fn sweep(objects: &Arc<dyn Objects>, target: &Location, key: &str, own: Option<&str>) -> Result<()> {
-    for (folder, is_ours) in staged_folders(objects, &staged_prefix(key))? {
+    let prefix = staged_prefix(key);
+    let listed = objects.list(&prefix)?;
+    if listed.iter().any(|object| object.key == state_beside(key)) {
+        let place = Place::Beside { key: key.to_owned(), suffixes: Vec::new() };
+        unless_busy(end_dead(objects, target, place, &Operation::Clean, false))?;
+    }
+    for (folder, is_ours) in folders_in(&listed, &prefix) {
         // A folder without a state object belongs to another program.
         if is_ours && own != Some(&*folder) {
             sweep_folder(objects, target, folder)?;
@@ -407,23 +423,28 @@ fn sweep(objects: &Arc<dyn Objects>, target: &Location, key: &str, own: Option<&
 
 /// Deletes the folder of an overwrite if its owner is dead.
 fn sweep_folder(objects: &Arc<dyn Objects>, target: &Location, folder: String) -> Result<()> {
-    match remove_staged(objects, target, folder, false) {
+    unless_busy(end_dead(objects, target, Place::Folder(folder), &Operation::Remove, false))
+}
+
+fn unless_busy<T>(ended: Result<T>) -> Result<()> {
+    match ended {
         Err(error) if error.kind() == ErrorKind::Busy => Ok(()),
-        removed => removed.map(drop),
+        ended => ended.map(drop),
     }
 }
 
-/// Deletes the folder of an overwrite if its owner is dead, or, with `is_forced`, in any case.
-/// Returns the removed files; `None` if the folder has no state object and no marker.
-pub(super) fn remove_staged(
+/// Ends the operation of a dead process with `operation`, or, with `is_forced`, of any process.
+/// Returns the removed files; `None` if there is no such operation.
+pub(super) fn end_dead(
     objects: &Arc<dyn Objects>,
     target: &Location,
-    folder: String,
+    place: Place,
+    operation: &Operation,
     is_forced: bool,
 ) -> Result<Option<Removed>> {
-    let mut run = Run::new(objects, target, Place::Folder(folder), Doing::cleanup());
+    let mut run = Run::new(objects, target, place, Doing::cleanup());
     run.is_forced = is_forced;
-    match run.advance(&Operation::Remove)? {
+    match run.advance(operation)? {
         Step::End => {
             let removed = run.removed;
             run.into_owned()?.release()?;
@@ -441,15 +462,15 @@ pub(super) fn delete_staged(objects: &Arc<dyn Objects>, mut owned: Owned) -> Res
     let prefix = format!("{}/", owned.record().target);
     let mut keys: Vec<String> = objects.list(&prefix)?.into_iter().map(|object| object.key).collect();
     keys.retain(|key| key != owned.key());
-    owned.check()?;
-    objects.delete(&keys)?;
+    owned.objects()?.delete(&keys)?;
     owned.release()
 }
 
 /// Copies the checkpoint in `folder` to `key`, and deletes all other objects there except the state
-/// object. The caller has the state object, which names the folder, so readers read the folder.
-/// Another process can repeat this from any moment on.
-fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str) -> Result<()> {
+/// object. The caller has the state object `held`, which names the folder, so readers read the
+/// folder. Another process can repeat this from any moment on.
+fn bring(held: &Held, key: &str, folder: &str) -> Result<()> {
+    let objects = held.objects()?;
     let staged = objects.list(&format!("{folder}/"))?;
     let name_of = |object: &Object| object.key.get(folder.len() + 1..).unwrap_or_default().to_owned();
     let (markers, files): (Vec<Object>, Vec<Object>) = staged
@@ -463,7 +484,7 @@ fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str) -> Result<()> {
     let old = objects.list(&format!("{key}/"))?;
     // Without markers, Orbax sees no checkpoint while files of the old and the new checkpoint are
     // mixed.
-    objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
+    held.objects()?.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
     let names: BTreeSet<String> = files.iter().map(name_of).collect();
     let stale = old.into_iter().map(|object| object.key).filter(|old| {
         let name = old.get(key.len() + 1..).unwrap_or_default();
@@ -471,13 +492,10 @@ fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str) -> Result<()> {
     });
     let stale: Vec<String> = stale.collect();
     let threads = objects.suits().requests_max.min(files.len()).max(1);
-    for_each_parallel(
-        threads,
-        &files,
-        u64::MAX,
-        |_| 0,
-        |file| copy_within(objects, file, &format!("{key}/{}", name_of(file))).map(drop),
-    )?;
-    objects.delete(&stale)?;
-    copy_within(objects, marker, &format!("{key}/{}", name_of(marker))).map(drop)
+    let copy = |object: &Object| {
+        copy_within(objects, object, &format!("{key}/{}", name_of(object)), &|| held.check()).map(drop)
+    };
+    for_each_parallel(threads, &files, u64::MAX, |_| 0, copy)?;
+    held.objects()?.delete(&stale)?;
+    copy(marker)
 }

@@ -126,7 +126,7 @@ impl ObjectTransfer {
                 stale.remove(key);
             }
         }
-        self.draft.objects.delete(&stale.into_keys().collect::<Vec<_>>())?;
+        self.draft.bucket()?.delete(&stale.into_keys().collect::<Vec<_>>())?;
         self.state().copied = known;
         self.write_state()
     }
@@ -152,28 +152,23 @@ impl ObjectTransfer {
                 marker_bytes(b"", &self.draft.objects.url(&self.draft.folder), &nonce.unwrap_or_default())
             }
         };
-        let is_released = self.draft.commit_folder(name, bytes, lock)?;
-        if self.marker == Marker::OfSteps && is_released {
-            // With this marker the whole folder would be one checkpoint, and an overwrite would
-            // replace all its steps.
-            let _ = self.draft.objects.delete(&[format!("{}/{OTHER_MARKER}", self.draft.folder)]);
-        }
-        Ok(())
+        self.draft.commit_folder(name, bytes, lock, self.marker != Marker::OfSteps)
     }
 
     fn commit_file(&mut self, lock: Option<&TargetLock>) -> Result<()> {
         let (objects, target) = (&self.draft.objects, &self.draft.target);
         let key = self.key(0)?.to_owned();
         let staged = objects.head(&key)?.ok_or_else(|| missing(objects.url(&key).into()))?;
-        self.draft.commit_file(lock, || match self.draft.overwrite {
-            true => copy_within(objects, &staged, &self.draft.key).map(drop),
+        self.draft.commit_file(lock, |check| match self.draft.overwrite {
+            true => copy_within(objects, &staged, &self.draft.key, check).map(drop),
             // Another program may have written the target since the look.
-            false => copy_new_within(objects, &staged, &self.draft.key)?
+            false => copy_new_within(objects, &staged, &self.draft.key, check)?
                 .map(drop)
                 .ok_or_else(|| exists_already(target)),
         })?;
         // If a deletion fails, the next copy to this target uses or deletes the objects.
-        match (objects.delete(&[key]), self.draft.owned.take()) {
+        let deleted = self.draft.bucket().and_then(|bucket| bucket.delete(&[key]));
+        match (deleted, self.draft.owned.take()) {
             (Ok(()), Some(owned)) => drop(owned.release()),
             (_, owned) => owned.into_iter().for_each(Owned::leave),
         }
@@ -270,7 +265,7 @@ impl Transfer for ObjectTransfer {
     }
 
     fn discard(&self, at: usize) -> Result<()> {
-        self.draft.objects.delete(&[self.key(at)?.to_owned()])
+        self.draft.bucket()?.delete(&[self.key(at)?.to_owned()])
     }
 }
 
@@ -288,7 +283,7 @@ impl Drop for ObjectTransfer {
             return drop(self.draft.discard(owned, &unfinished));
         }
         if owned.set(|record| record.copied.clone_from(&copied)).is_ok() {
-            let _ = self.draft.objects.delete(&unfinished);
+            let _ = owned.objects().and_then(|objects| objects.delete(&unfinished));
         }
         owned.leave();
     }
