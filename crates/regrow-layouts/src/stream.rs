@@ -8,7 +8,7 @@ use regrow_tree::array::Array;
 /// buffers.
 pub(crate) fn write_array(out: &mut FileWriter, array: &Array) -> Result<()> {
     match array.c_order_bytes() {
-        Some(bytes) => out.write(bytes),
+        Some(bytes) => out.write_shared(bytes),
         None => out.write_with(array.len_bytes(), &mut |offset, piece| array.copy_c_order(offset, piece)),
     }
 }

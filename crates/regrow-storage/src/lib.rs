@@ -16,6 +16,7 @@
 //! | `writes` | every change of a storage: the methods of a location that write |
 //! | [`publication`] | a new checkpoint: begun, filled, committed or dropped |
 //! | `lock` | the lock of a target: one process changes a checkpoint at a time |
+//! | `in_memory` | new files whose bytes are also in memory |
 //! | [`transfer`], [`removal`] | a copy that can be continued; the files of a removal |
 //! | [`within`], [`lent`] | a part of a publication; a folder that other code fills |
 //! | `traces` | locks and temporary files of other processes at a target |
@@ -45,6 +46,7 @@ pub mod cache;
 mod desktop;
 #[cfg(feature = "cloud")]
 mod http;
+mod in_memory;
 pub mod lent;
 pub mod local;
 pub mod location;
@@ -63,6 +65,7 @@ mod writes;
 
 pub use crate::store::{Document, Identity, ReadOnly};
 pub use desktop::{is_desktop_entry, is_desktop_file};
+pub use in_memory::{FileInMemory, FilesInMemory};
 pub use lock::{Holder, TargetLock, WAIT_DEFAULT};
 pub use names::{IsOwn, Name, Names, foreign_files_in, stem_of, tell_names};
 pub use object::{COMMIT_MARKERS, is_bookkeeping, private_memory};

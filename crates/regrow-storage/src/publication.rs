@@ -15,6 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::in_memory::FilesInMemory;
 use crate::location::Location;
 use crate::lock::TargetLock;
 use crate::monitor::Monitor;
@@ -66,6 +67,8 @@ pub struct PublishOptions<'a> {
     pub durable: bool,
     /// Whether the new files stay in the page cache (on a disk).
     pub keep_cached: bool,
+    /// Notes new files whose bytes are also in memory. Only a disk notes them.
+    pub in_memory: Option<&'a FilesInMemory>,
     /// Counts the written bytes, and can cancel the save.
     pub monitor: &'a Monitor,
 }
@@ -82,6 +85,7 @@ impl<'a> PublishOptions<'a> {
             mode: None,
             durable: true,
             keep_cached: false,
+            in_memory: None,
             monitor,
         }
     }

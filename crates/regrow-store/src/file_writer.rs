@@ -3,6 +3,8 @@
 use std::fmt::Debug;
 use std::path::PathBuf;
 
+use ::bytes::Bytes;
+
 use super::blocks::BLOCK_LEN_BYTES;
 use crate::error::Result;
 
@@ -43,6 +45,14 @@ pub trait FileSink: Debug + Send {
     /// # Errors
     /// Errors of the storage, for these bytes or earlier ones.
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
+
+    /// Appends bytes of which the sink may keep a reference.
+    ///
+    /// # Errors
+    /// The same as for [`write`](Self::write).
+    fn write_shared(&mut self, bytes: &Bytes) -> Result<()> {
+        self.write(bytes)
+    }
 
     /// Appends `len_bytes` that `fill` produces piece by piece, in order. `fill` gets the offset of
     /// each piece, counted from the first byte of this call, and a slice that it must fill
@@ -95,6 +105,12 @@ impl FileWriter {
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.0.write(bytes)
+    }
+
+    /// The same as [`FileSink::write_shared`].
+    #[inline]
+    pub fn write_shared(&mut self, bytes: &Bytes) -> Result<()> {
+        self.0.write_shared(bytes)
     }
 
     /// The same as [`FileSink::write_with`].

@@ -15,7 +15,7 @@ use crate::monitor::Monitor;
 use crate::store::local::folders::{make_folders, relative_path, sync_folder};
 use crate::store::{Blob, DirectWriter, FileWriter, WriteOptions};
 use crate::system::{sync_at, sync_file_system};
-use crate::{NewFolder, PublishOptions, Storage};
+use crate::{FilesInMemory, NewFolder, PublishOptions, Storage};
 
 /// From this many files and folders on, one sync of the file system is cheaper than one sync of
 /// each, although it also flushes other data.
@@ -29,6 +29,7 @@ pub(super) struct Files {
     pub(super) target: Location,
     pub(super) durable: bool,
     keep_cached: bool,
+    in_memory: Option<FilesInMemory>,
     pub(super) monitor: Monitor,
     /// Files that no writer has synced yet.
     pub(super) unsynced: Mutex<Vec<PathBuf>>,
@@ -90,6 +91,7 @@ impl Files {
             target: target.clone(),
             durable: options.durable,
             keep_cached: options.keep_cached,
+            in_memory: options.in_memory.cloned(),
             monitor: options.monitor.clone(),
             unsynced: Mutex::default(),
             linked_bytes: AtomicU64::new(0),
@@ -143,11 +145,15 @@ impl Files {
             durable: self.durable && !small,
             keep_cached: self.keep_cached,
         };
-        let writer = DirectWriter::create_with(&path, &options)?;
+        let writer = DirectWriter::create_with(&path, &options)?.watched(&self.monitor);
         if small {
             self.sync_later(path);
+            return Ok(FileWriter::new(writer));
         }
-        Ok(FileWriter::new(writer.watched(&self.monitor)))
+        Ok(match &self.in_memory {
+            Some(files) => files.note(path, checksums_from, writer),
+            None => FileWriter::new(writer),
+        })
     }
 
     /// Makes `name` a hard link to the regular file at `source`, opened as `opened`. Returns

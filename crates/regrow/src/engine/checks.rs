@@ -73,6 +73,7 @@ pub(super) fn how_published(options: &SaveOptions) -> PublishOptions<'_> {
         mode: None,
         durable: !options.not_durable,
         keep_cached: options.keep_cached,
+        in_memory: None,
         monitor: &options.monitor,
     }
 }
