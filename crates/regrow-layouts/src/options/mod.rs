@@ -166,7 +166,8 @@ pub struct SaveOptions {
     /// Put a seal on the checkpoint. The default layout has the same checksums
     /// without one.
     pub seal: bool,
-    /// Write parity of this amount beside the checkpoint. The save then reads the checkpoint once.
+    /// Write parity of this amount beside the checkpoint. The save computes the parity of a folder
+    /// on a disk from contiguous arrays in memory, and reads all other files again.
     pub parity: Option<ParityRatio>,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,

@@ -96,7 +96,7 @@ fn save_tree(
     };
     let (stored_bytes, reused_bytes) = match format.write_as(at, options) {
         WriteAs::Folder(write) => {
-            let new = publish(options, |how| at.publish_folder(how))?;
+            let new = publish(options, |how| at.publish_folder(side_files.noted(how)))?;
             options.monitor.check()?;
             write(&tree, &*new, options)?;
             let lens_bytes = (new.stored_bytes()?, new.reused_bytes());

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::seal::side_files_of;
-use crate::storage::{NewFolder, Publication, TargetLock};
+use crate::storage::{MergedFolder, Publication, PublishOptions, TargetLock};
 
 /// The side files of a save. The side files of a folder on a disk are written before the commit,
 /// all other side files directly after the commit.
@@ -40,8 +40,13 @@ impl SideFiles {
         Some(files).filter(|files| files.seal.is_wanted() || files.parity.is_wanted())
     }
 
+    /// The options of a publication, which then notes the files whose bytes are in memory.
+    pub fn noted<'a>(&'a self, how: PublishOptions<'a>) -> PublishOptions<'a> {
+        PublishOptions { in_memory: self.parity.in_memory(), ..how }
+    }
+
     /// Before the commit of a folder: writes its side files, if it is on a disk.
-    pub fn before(&mut self, folder: &dyn NewFolder) -> Result<()> {
+    pub fn before(&mut self, folder: &dyn MergedFolder) -> Result<()> {
         self.seal.before(folder)?;
         self.parity.before(folder)?;
         // The folder may replace a file.

@@ -54,10 +54,10 @@ pub(super) fn save_together(
 
     let data_bytes = held_len_bytes(tree);
     options.monitor.expect(data_bytes);
-    let publication = publish_together(&session, at, how_published(options))?;
+    let mut side_files = SideFiles::of(options);
+    let publication = publish_together(&session, at, side_files.noted(how_published(options)))?;
     let written = many.write_share(tree, writer, &*publication, options).and_then(|()| may_commit());
     let reused_bytes = publication.reused_bytes();
-    let mut side_files = SideFiles::of(options);
     let merge = |folder: &dyn BegunFolder| {
         many.merge(tree, &(0..writer.count).collect::<Vec<_>>(), folder, options)?;
         side_files.before(folder)

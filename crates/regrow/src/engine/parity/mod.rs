@@ -16,7 +16,7 @@ use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::parity::{BLOCKS_FILE_NAME, FILE_NAME, ParityDocument, ParityPlace, ParityRatio};
 use crate::seal::Place;
-use crate::storage::{NewFolder, PublishOptions, TargetLock};
+use crate::storage::{FilesInMemory, MergedFolder, PublishOptions, TargetLock};
 use crate::store::{FileWriter, Store, StoreExt, Version};
 use crate::text::{counted, format_bytes, printable};
 
@@ -131,7 +131,7 @@ pub(super) fn put(
     let files = files_of(at, &place, layout)?;
     let publication = blocks.publish_file(PublishOptions::of_overwrite(&Monitor::new()))?;
     let mut writer = publication.single_writer(0, 0)?;
-    let made = Made::of(files, layout, ratio, &place, &mut writer, monitor)?;
+    let made = Made::of(files, layout, ratio, &place, &FilesInMemory::default(), &mut writer, monitor)?;
     monitor.finish()?;
     let file = &place.file;
     // In a bucket the end of the upload is the commit.
@@ -153,6 +153,7 @@ impl Made {
         layout: &str,
         ratio: ParityRatio,
         place: &Place,
+        in_memory: &FilesInMemory,
         writer: &mut FileWriter,
         monitor: &Monitor,
     ) -> Result<Self> {
@@ -165,7 +166,7 @@ impl Made {
         let mut document = ParityDocument::new(layout, ratio, place.covers_folder, files);
         let geometry = document.geometry();
         monitor.expect(geometry.blocks().saturating_mul(geometry.block_len_bytes));
-        let run = Run::new(&place.folder, Arc::clone(&store), &document);
+        let run = Run::new(&place.folder, Arc::clone(&store), &document).with_memory(in_memory);
         write::write_blocks(&run, &mut document, writer, monitor)?;
         if versions(&names)? != before {
             return Err(changed(&*store, ""));
@@ -217,11 +218,19 @@ fn remove(at: &Location, options: &ParityOptions, change: &Change<'_>) -> Result
 pub(super) struct ParityOfSave {
     layout: &'static str,
     ratio: Option<ParityRatio>,
+    /// The new files whose bytes the parity takes from memory.
+    in_memory: FilesInMemory,
 }
 
 impl ParityOfSave {
     pub fn of(options: &SaveOptions) -> Self {
-        Self { layout: options.layout.name(), ratio: options.parity }
+        let (layout, in_memory) = (options.layout.name(), FilesInMemory::default());
+        Self { layout, ratio: options.parity, in_memory }
+    }
+
+    /// The list for the new files whose bytes are in memory; `None` without parity.
+    pub fn in_memory(&self) -> Option<&FilesInMemory> {
+        self.is_wanted().then_some(&self.in_memory)
     }
 
     pub fn is_wanted(&self) -> bool {
@@ -229,16 +238,25 @@ impl ParityOfSave {
     }
 
     /// Before the commit: writes the parity of a folder on a disk.
-    pub fn before(&mut self, publication: &dyn NewFolder) -> Result<()> {
+    pub fn before(&mut self, publication: &dyn MergedFolder) -> Result<()> {
         let Some((folder, ratio)) = publication.local_folder().zip(self.ratio) else { return Ok(()) };
         let at = Location::local(folder);
         let place = ParityPlace::of(&at).place;
-        let files = files_of(&at, &place, self.layout)?;
-        let mut writer = publication.writer(BLOCKS_FILE_NAME, 0, 0)?;
-        // The files were listed before the file of blocks existed, so the parity does not cover
-        // itself.
-        let made = Made::of(files, self.layout, ratio, &place, &mut writer, &Monitor::new())?;
-        writer.finish()?;
+        let make = |in_memory: &FilesInMemory| -> Result<Made> {
+            let files = files_of(&at, &place, self.layout)?;
+            let mut writer = publication.writer(BLOCKS_FILE_NAME, 0, 0)?;
+            // The files were listed before the file of blocks existed, so the parity does not cover
+            // itself.
+            let made = Made::of(files, self.layout, ratio, &place, in_memory, &mut writer, &Monitor::new())?;
+            writer.finish()?;
+            Ok(made)
+        };
+        let mut made = make(&self.in_memory)?;
+        if !self.in_memory.are_unchanged() {
+            // The program changed an array after it was written. The parity must fit the files.
+            publication.withdraw(BLOCKS_FILE_NAME)?;
+            made = make(&FilesInMemory::default())?;
+        }
         publication.write(FILE_NAME, &made.index)?;
         self.ratio = None;
         Ok(())

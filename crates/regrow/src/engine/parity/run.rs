@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::parity::ParityDocument;
+use crate::storage::{FileInMemory, FilesInMemory};
 use crate::store::{Blob, ReadPath, Store};
 
 /// Files that are read as if they were one file, one after another.
@@ -21,6 +22,7 @@ pub(in crate::engine) struct Run {
 pub(in crate::engine) struct RunFile {
     pub name: String,
     pub range: Range<u64>,
+    memory: Option<Arc<FileInMemory>>,
 }
 
 /// A range of bytes in one file.
@@ -47,9 +49,25 @@ impl Run {
         let files = names.zip(len_bytes).map(|(name, len)| {
             let range = start..start.saturating_add(*len);
             start = range.end;
-            RunFile { name, range }
+            RunFile { name, range, memory: None }
         });
         Self { folder: folder.clone(), files: files.collect(), store }
+    }
+
+    /// Takes the bytes of these files from memory. The other files are read.
+    pub fn with_memory(mut self, in_memory: &FilesInMemory) -> Self {
+        for file in &mut self.files {
+            let memory = in_memory.get(self.folder.join(&file.name).path());
+            let len_bytes = file.range.end - file.range.start;
+            file.memory = memory.filter(|memory| memory.range().end == len_bytes);
+        }
+        self
+    }
+
+    /// The number of bytes that are taken from memory.
+    pub fn memory_len_bytes(&self) -> u64 {
+        let ranges = self.files.iter().filter_map(|file| file.memory.as_ref()).map(|memory| memory.range());
+        ranges.map(|range| range.end - range.start).fold(0, u64::saturating_add)
     }
 
     pub fn files(&self) -> &[RunFile] {
@@ -112,17 +130,27 @@ pub(in crate::engine) struct RunReader<'r> {
     last: Option<(u64, Arc<dyn Blob>)>,
 }
 
-impl RunReader<'_> {
+impl<'r> RunReader<'r> {
+    /// The bytes of a range of the run, if they are in memory in one piece.
+    pub fn in_memory(&self, range: Range<u64>) -> Option<&'r [u8]> {
+        let len = range.end.saturating_sub(range.start);
+        let part = self.run.parts(range.start, len).next().filter(|part| part.len as u64 == len)?;
+        part.file.memory.as_ref()?.slice(part.offset_bytes..part.offset_bytes + len)
+    }
+
     /// Fills `out` with the bytes from `offset_bytes` on.
     pub fn read(&mut self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         let mut left = out;
         for part in self.run.parts(offset_bytes, left.len() as u64) {
             let (now, later) = left.split_at_mut(part.len.min(left.len()));
+            left = later;
+            if part.file.memory.as_ref().is_some_and(|memory| memory.read(part.offset_bytes, now)) {
+                continue;
+            }
             let blob = self.open(part.file)?;
             let is_cached = blob.is_cached(part.offset_bytes, now.len() as u64);
             let way = if is_cached { ReadPath::Cached } else { ReadPath::Direct };
             blob.read(part.offset_bytes, now, way)?;
-            left = later;
         }
         Ok(())
     }

@@ -8,6 +8,7 @@
 //! | `views` | `verify` finds files that are sound and contradict each other |
 //! | `salvage` | intact leaves come back, and lost leaves are listed |
 //! | `repair` | parity restores damage up to its strength, and makes no worse damage beyond it |
+//! | `parity_of_saves` | a save computes parity from memory, and it fits the files |
 //! | `bucket_repair` | the same in buckets; a network error is no damage |
 //! | `recovery` | repair without parity, from files that checksums prove |
 
@@ -15,6 +16,7 @@
 mod bucket_repair;
 mod conformance;
 mod flipped_bits;
+mod parity_of_saves;
 mod recovery;
 mod remains;
 mod repair;
