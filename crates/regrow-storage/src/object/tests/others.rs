@@ -76,6 +76,13 @@ fn check(
     {
         return Err(format!("an overwrite fails: {error}"));
     }
+    if let Err(error) = &ended
+        && !is_stopped
+        && (first, kind) == (Act::Change, &Kind::Pair)
+    {
+        // The lock of files ends what a dead process left.
+        return Err(format!("a lock fails: {error}"));
+    }
     if let Err(error) = &other
         && error.kind() != ErrorKind::Busy
         && !may_fail(second)
