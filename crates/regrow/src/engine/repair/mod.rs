@@ -31,6 +31,7 @@ use crate::formats::container::step_number;
 use crate::formats::{container, siblings};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
+use crate::seal::side_files_of;
 use crate::storage::{Entry, TargetLock};
 use regrow_ocdbt::DATA_FOLDER;
 
@@ -285,10 +286,11 @@ struct Found {
 }
 
 impl Found {
-    /// Returns the error of opening if nothing is at the location. In a bucket, the lock of a
-    /// location without files does not exclude a save.
+    /// Returns the error of opening if neither the checkpoint nor its side files are there. In a
+    /// bucket, the lock of a location without files does not exclude the save of a folder.
     fn check_there(&mut self) -> Result<()> {
-        let is_there = self.unopened.is_none() || is_there(&self.part);
+        let has_side_files = || side_files_of(&self.part).any(|file| file.is_file());
+        let is_there = self.unopened.is_none() || is_there(&self.part) || has_side_files();
         self.unopened.take_if(|_| !is_there).map_or(Ok(()), Err)
     }
 }
