@@ -7,8 +7,8 @@ import sys
 
 from . import _native
 
-# The built-in part of `signal`, which is loaded in every Python. `signal` makes classes with `enum`,
-# and importing them takes longer than the command itself.
+# The built-in part of `signal`, which is loaded in every Python. `signal` makes classes with
+# `enum`, and importing them takes longer than the command itself.
 import _signal as signal  # type: ignore[import-not-found]  # isort: skip
 
 

@@ -30,7 +30,7 @@ def state() -> dict[str, jax.Array]:
 
 @pytest.fixture
 def transfers(monkeypatch: pytest.MonkeyPatch) -> Events:
-    """The transfers to the host: when each begins, and when somebody waits for one."""
+    """The transfers to the host: when each begins, and when a save waits for one."""
     events: Events = []
     array_type = type(jnp.zeros(1))
     begin, fetch = array_type.copy_to_host_async, _columns._from_jax

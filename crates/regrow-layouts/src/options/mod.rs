@@ -171,8 +171,8 @@ pub struct SaveOptions {
     pub parity: Option<ParityRatio>,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,
-    /// Write through the page cache, so that the next load finds the files in memory. The save takes
-    /// longer, and the system needs memory for the files. Buckets ignore this option.
+    /// Write through the page cache, so that the next load finds the files in memory. The save
+    /// takes longer, and the system needs memory for the files. Buckets ignore this option.
     pub keep_cached: bool,
     /// Casts: the first pattern that applies to a leaf decides ([`Casting`]). A pattern that
     /// applies to no leaf is an error, except `**`.

@@ -2,9 +2,9 @@
 //! thread that renews it.
 //!
 //! The owner renews the state object every 30 s. Other processes take the owner for dead when the
-//! object is 3 minutes old. So the owner makes no write for the target when its last renewal is older
-//! than 90 s by its own clocks: first it renews the object, or learns that another process has it.
-//! Each write asks [`Held::objects`] for the bucket, so no write can miss this check.
+//! object is 3 minutes old. So the owner makes no write for the target when its last renewal is
+//! older than 90 s by its own clocks: first it renews the object, or learns that another process
+//! has it. Each write asks [`Held::objects`] for the bucket, so no write can miss this check.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -12,9 +12,10 @@
 //! ```
 //!
 //! Buffered writes with one fsync reach half of this speed (2.2 GB/s): they fill the page cache
-//! with pages that are not read again. If the caller wants these pages, or direct I/O is refused, the
-//! same writes are buffered. Then the write-back of each buffer starts at once, so that the fsync at
-//! the end has little to do. A file below 64 KiB is one ordinary write: no thread, no direct I/O.
+//! with pages that are not read again. If the caller wants these pages, or direct I/O is refused,
+//! the same writes are buffered. Then the write-back of each buffer starts at once, so that the
+//! fsync at the end has little to do. A file below 64 KiB is one ordinary write: no thread, no
+//! direct I/O.
 //!
 //! The expected length is reserved on disk first, so that a full disk is an error before the first
 //! write.
