@@ -127,6 +127,8 @@ if not TYPE_CHECKING:
         home = next((home for home, names in _HOMES.items() if name in names), None)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        # An `except regrow.errors.IoError` must not need a file handle that the system refuses.
+        importlib.import_module(".errors", __name__)
         globals()[name] = found = getattr(importlib.import_module(f".{home}", __name__), name)
         return found
 
