@@ -143,28 +143,36 @@ impl World {
         !self.works.iter().any(|other| other.meets == Some(&*work.name))
     }
 
-    /// What may be there when all have ended.
-    fn allowed(&self, before: &State, works: &[&Work], alone: &[&Alone], ends: &Ends) -> Vec<State> {
-        let after = |order: Vec<usize>| {
-            let mut state = before.clone();
+    /// What may be there when all have ended. Any of them may first have finished the killed work,
+    /// which leaves the state `finished`.
+    fn allowed(
+        &self,
+        (before, finished): (&State, &State),
+        works: &[&Work],
+        alone: &[&Alone],
+        ends: &Ends,
+    ) -> Vec<State> {
+        let after = |(start, order): (&State, Vec<usize>)| {
+            let mut state = start.clone();
             for at in order.into_iter().filter(|at| ends[*at].is_ok()) {
                 let is_housekeeping = works[at].kind == Kind::Housekeeping;
                 // It decides what becomes of the files of a killed work.
-                match is_housekeeping && !self.killed.is_empty() && state == *before {
+                match is_housekeeping && !self.killed.is_empty() && state == *start {
                     true => state = alone[at].leaves.clone(),
                     false => (works[at].after)(&mut state),
                 }
             }
             state
         };
-        orders(works.len()).into_iter().map(after).collect()
+        let all = orders(works.len()).into_iter();
+        all.flat_map(|order| [(before, order.clone()), (finished, order)]).map(after).collect()
     }
 
     /// Errs with what is wrong with the place, which is changed.
     fn check(
         &self,
         root: &Location,
-        before: &State,
+        (before, finished): (&State, &State),
         works: &[&Work],
         alone: &[&Alone],
         ends: &Ends,
@@ -205,7 +213,7 @@ impl World {
             return Err("two have saved, and none was to replace anything".to_owned());
         }
         let found = (self.look)(root)?;
-        let allowed = self.allowed(before, works, alone, ends);
+        let allowed = self.allowed((before, finished), works, alone, ends);
         if !allowed.contains(&found) {
             return Err(format!("{found:?} is there and not {allowed:?}"));
         }
@@ -342,7 +350,8 @@ fn check(world: &World, len: usize, stage: &mut dyn Stage) -> std::result::Resul
     for (nth, works) in world.groups(len).into_iter().enumerate().step_by(every) {
         for number in nth..nth + count {
             let past = number % states_before.len();
-            for work in &works {
+            let cleanup = world.works.iter().find(|work| work.name == worlds::CLEANUP);
+            for work in works.iter().copied().chain(cleanup.filter(|_| !world.killed.is_empty())) {
                 if let Entry::Vacant(unknown) = all_alone.entry((past, &*work.name)) {
                     stage.put_back(past);
                     let (steps, end) = stage.steps_alone(work);
@@ -354,13 +363,15 @@ fn check(world: &World, len: usize, stage: &mut dyn Stage) -> std::result::Resul
                 }
             }
             let alone: Vec<&Alone> = works.iter().map(|work| &all_alone[&(past, &*work.name)]).collect();
+            let finished = cleanup.and_then(|work| all_alone.get(&(past, &*work.name)));
+            let finished = finished.map_or(&states_before[past], |alone| &alone.leaves);
             let steps: Vec<u64> = alone.iter().map(|alone| alone.steps).collect();
             let stops_at = moments(&steps, number);
             played += 1;
             stage.put_back(past);
             let ends = stage.play(&works, &stops_at);
             let left = stage.left();
-            let checked = world.check(&stage.root(), &states_before[past], &works, &alone, &ends);
+            let checked = world.check(&stage.root(), (&states_before[past], finished), &works, &alone, &ends);
             // Who was killed may have left one; the next save takes it.
             let left_last = if world.killed.is_empty() { left.clone() } else { stage.left() };
             // An interrupted copy of a single file waits for the next copy.

@@ -31,6 +31,9 @@ const COPIED_TOO: u8 = 7;
 /// The name of the work that brings back what is damaged.
 pub(super) const REPAIR: &str = "repair";
 
+/// The work that removes the files of a killed one.
+pub(super) const CLEANUP: &str = "remove what is unfinished";
+
 /// What is there instead of a generation if a file is damaged.
 const DAMAGED: u8 = 0;
 
@@ -197,7 +200,7 @@ impl Place {
                 ..work(Kind::Save, "copy another", copies_another, self.is_saved(COPIED_TOO))
             },
             work(Kind::Removal, "remove", removes, State::clear),
-            housekeeping("remove what is unfinished", sweeps),
+            housekeeping(CLEANUP, sweeps),
             work(Kind::Housekeeping, REPAIR, repairs, heals),
             work(Kind::Housekeeping, "add parity", protects, self.has_beside(PARITY)),
         ];
