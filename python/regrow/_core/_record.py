@@ -59,7 +59,7 @@ class Record:
 
     def __init__(self, *values: Any, **fields: Any) -> None:
         """Sets the fields. The others have the defaults of the class."""
-        names = self.__annotations__
+        names = type(self).__annotations__
         if values:
             if self._is_kw_only or len(values) > len(names):
                 most = 0 if self._is_kw_only else len(names)
@@ -88,15 +88,15 @@ class Record:
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__annotations__)
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in type(self).__annotations__)
         return f"{type(self).__name__}({fields})"
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__annotations__)
+        return all(getattr(self, name) == getattr(other, name) for name in type(self).__annotations__)
 
     def __hash__(self) -> int:
         if self._is_frozen:
-            return hash(tuple(getattr(self, name) for name in self.__annotations__))
+            return hash(tuple(getattr(self, name) for name in type(self).__annotations__))
         return id(self)
