@@ -64,6 +64,8 @@ def count_all(valgrind: str) -> dict[str, int]:
     """The instructions of each step."""
     counts: dict[str, int] = {}
     program, before = "", 0
+    # The first run of a fresh clone compiles the modules.
+    run([], "\n".join(STEPS.values()))
     for name, step in STEPS.items():
         program += step + "\n"
         now = count(valgrind, program)
@@ -76,17 +78,24 @@ def count_all(valgrind: str) -> dict[str, int]:
 
 def count(valgrind: str, program: str) -> int:
     """Instructions of a program, on all of its threads."""
-    where = MEMORY if os.access(MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="regrow-guard-", dir=where) as folder:
-        command = [valgrind, "--tool=callgrind", f"--callgrind-out-file={folder}/callgrind.out"]
-        # The same hashes in each run, and compiled modules as users have them.
-        fixed = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "", "OPENBLAS_NUM_THREADS": "1"}
-        run = [*command, sys.executable, "-c", program]
-        done = subprocess.run(run, cwd=folder, env=os.environ | fixed, capture_output=True, text=True)
-    found = COLLECTED.search(done.stderr)
-    if done.returncode != 0 or found is None:
-        sys.exit(f"guard: this program has failed\n{program}\n{done.stderr}")
+    told = run([valgrind, "--tool=callgrind", "--callgrind-out-file=callgrind.out"], program)
+    found = COLLECTED.search(told)
+    if found is None:
+        sys.exit(f"guard: callgrind has counted nothing\n{told}")
     return int(found[1])
+
+
+def run(under: list[str], program: str) -> str:
+    """Runs a program in a folder in memory; what it has printed to standard error."""
+    where = MEMORY if os.access(MEMORY, os.W_OK) else None
+    # The same hashes in each run, and compiled modules as users have them.
+    fixed = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "", "OPENBLAS_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory(prefix="regrow-guard-", dir=where) as folder:
+        command = [*under, sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=folder, env=os.environ | fixed, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"guard: this program has failed\n{program}\n{done.stderr}")
+    return done.stderr
 
 
 def compare(before: dict[str, int], counts: dict[str, int]) -> int:

@@ -46,7 +46,7 @@ pub trait FileSink: Debug + Send {
     /// Errors of the storage, for these bytes or earlier ones.
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
 
-    /// Appends bytes of which the sink may keep a reference.
+    /// Appends bytes. The sink may keep a reference to them.
     ///
     /// # Errors
     /// The same as for [`write`](Self::write).
